@@ -1,0 +1,83 @@
+"""Alternating least squares on pooled data, and the two baselines that are special cases of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc import inner
+from fedmc.errors import InputError
+from fedmc.inner import Problem, Scaling
+from fedmc.losses import Square
+from fedmc.partition import Shard, make_shards
+from fedmc.penalties import Fixed, Penalty, l2
+from fedmc.ratings import Ratings
+from fedmc.sampling import server_rng
+from fedmc.settings import Settings
+
+Array = NDArray[Any]
+
+
+class Fit(NamedTuple):
+    """Factors of both sides and the scaling that leads back to ratings."""
+
+    U: Array
+    V: Array
+    scaling: Scaling
+
+    def squared_error(self, held_out: sparse.csr_array) -> float:
+        return inner.squared_error(Problem(held_out, Square(), self.scaling), self.V, self.U)
+
+
+def als(
+    shard: Shard, users: Penalty, items: Penalty, width: int, *, sweeps: int = 100, tolerance: float = 1e-4, seed: int = 0
+) -> Fit:
+    """Exact alternating solves on one table, ratings centred and scaled, until V moves less than the tolerance."""
+    data = shard.by_user.data.astype(np.float64)
+    scaling = Scaling(float(data.mean()), float(data.std()) or 1.0)
+    by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
+    numbers = [inner.solvable(Square(), penalty, width) for penalty in (users, items)]
+    if numbers[0] is None or numbers[1] is None:
+        raise InputError("pooled ALS needs l2 squared (and fixed columns) only")
+    dtype = shard.by_user.dtype
+    V = items.prox(server_rng(seed).normal(0, 0.3, (shard.by_user.shape[1], width)), 0.0).astype(dtype)
+    U = np.zeros((shard.by_user.shape[0], width), dtype)
+    for _ in range(sweeps):
+        before = V
+        U = inner.exact(by_user, V, U, numbers[0])
+        V = inner.exact(by_item, U, V, numbers[1])
+        if np.linalg.norm(V - before) <= tolerance * np.linalg.norm(V):
+            break
+    return Fit(inner.exact(by_user, V, U, numbers[0]), V, scaling)
+
+
+def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
+    """Test RMSE of the same model with all tables in one place."""
+    shard = _whole(train, test, settings.dtype)
+    return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
+
+
+def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:
+    """Test RMSE when every client trains on its own table only."""
+    shards = make_shards(train, owner, settings.dtype, test)
+    penalties = settings.penalties(1)
+    return _rmse([(als(shard, *penalties, settings.width, seed=settings.seed), shard) for shard in shards])
+
+
+def bias_rmse(train: Ratings, test: Ratings, weight: float = 8.0) -> float:
+    """Test RMSE of mean + user bias + item bias: user row [1, b_user], item row [b_item, 1]."""
+    shard = _whole(train, test, "float64")
+    return _rmse([(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)])
+
+
+def _whole(train: Ratings, test: Ratings, dtype: str) -> Shard:
+    return make_shards(train, np.zeros(len(train.users), np.int64), dtype, test)[0]
+
+
+def _rmse(fits: list[tuple[Fit, Shard]]) -> float:
+    errors = [(fit.squared_error(shard.test), shard.test.nnz) for fit, shard in fits if shard.test is not None]
+    total, count = np.sum(errors, axis=0)
+    return float(np.sqrt(total / count))

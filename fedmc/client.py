@@ -1,0 +1,147 @@
+"""All the client's mathematics, as pure functions; every engine calls `respond` and nothing else.
+
+Symbols, as in the paper (item factors are stored item-major, one row an item):
+    M_i, Omega_i   the ratings of client i and where they are              shard
+    U  (m_i x r)   its users' factors, which never leave it                state.U
+    W  (n x r)     its own copy of the item factors                        state.W
+    Y  (n x r)     the dual of W = V                                       state.Y
+    V  (n x r)     the item factors all clients share                      cast.V
+    beta, p        the penalty of W != V, the number of clients            cast.beta, cast.clients
+    N              inner steps of each half                                settings.inner_steps
+    S = beta W + Y what the server needs of a client, and only summed over clients
+
+A round of a client, exactly as in the paper's Algorithm 1 (`preset="paper"`):
+    N times   U <- prox_{R_i/L}( U - grad_U f(U, W)/L ),                                 L = ||W'W||_F
+    N times   W <- ( L/p W + beta V - grad_V f(U, W)/p - Y ) / ( L/p + beta ),           L = ||U'U||_F
+              Y <- Y + beta (W - V)                                          the dual before the next V
+Times p, the W step is a proximal gradient step with the penalty  rho/2 ||W - A||^2,  rho = p beta,  A = V - Y/beta:
+the same function as the U half, transposed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc import inner
+from fedmc.errors import Diverged
+from fedmc.inner import Problem
+from fedmc.measures import measure
+from fedmc.messages import Broadcast, Sums
+from fedmc.partition import Shard
+from fedmc.penalties import Coupling, Fixed, Penalty, none
+from fedmc.sampling import client_rng
+
+Array = NDArray[Any]
+
+
+class ClientState(NamedTuple):
+    """What a client remembers between its rounds; it stays with the client."""
+
+    U: Array
+    W: Array
+    Y: Array
+
+
+def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:
+    """Do what the broadcast asks: the new state, and what goes up."""
+    if cast.task == "moments":
+        return state, moments(shard)
+    if cast.task == "scale":
+        return state, user_scale(shard, cast)
+    if cast.task == "start":
+        state = start(shard, cast)
+        return state, Sums.of(S=cast.beta * state.W + state.Y, joined=1)
+    if cast.task == "measure":
+        U = fit_users(shard, start_users(shard, cast), cast.V, cast) if must_refit(state, cast) else state.U  # type: ignore[union-attr]
+        return state, measure(shard, U, state, cast)
+    return local_round(shard, state, cast)
+
+
+def local_round(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState, Sums]:
+    """One round: U, then W, then Y; up goes the change of S = beta W + Y. A newcomer starts first, and sends all of S."""
+    joined = state is None
+    old = start(shard, cast) if state is None else state
+    settings, V, beta = cast.settings, cast.V, cast.beta
+    U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, cast)
+    W = fit_items(shard, U, old, cast)
+    Y = (old.Y + settings.dual_step * beta * (W - V)).astype(W.dtype, copy=False)
+    before = 0 if joined else beta * old.W + old.Y
+    change = (beta * W + Y - before).astype(W.dtype, copy=False)
+    if not np.isfinite(change).all():
+        raise Diverged(cast.round, f"client {shard.index} got item factors that are not finite", "raise beta")
+    return ClientState(U, W, Y), Sums.of(S=change, joined=int(joined))
+
+
+def start(shard: Shard, cast: Broadcast) -> ClientState:
+    """W = V, Y = -1/p grad_V f(U, W): the paper's start, whenever the client has its first turn."""
+    U = start_users(shard, cast)
+    if cast.settings.fit_users_to == "V":
+        U = fit_users(shard, U, cast.V, cast)
+    Y = -inner.gradient(_by_item(shard, cast), U, cast.V) / cast.clients
+    return ClientState(U, cast.V, Y.astype(U.dtype, copy=False))
+
+
+def start_users(shard: Shard, cast: Broadcast) -> Array:
+    """U uniform in [0, 1], from the client's own generator; columns the model fixes at their value."""
+    settings = cast.settings
+    users, _ = settings.penalties(cast.clients)
+    drawn = client_rng(settings.seed, shard.index).random((len(shard.users), settings.width))
+    start: Array = users.prox(drawn, 0.0) if isinstance(users, Fixed) else drawn
+    return start.astype(cast.V.dtype)
+
+
+def fit_users(shard: Shard, U: Array, F: Array, cast: Broadcast) -> Array:
+    """The U half against the item factors F: exactly where it can be and is wanted, else N proximal gradient steps."""
+    settings = cast.settings
+    penalty, _ = settings.penalties(cast.clients)
+    problem = _by_user(shard, cast)
+    numbers = inner.solvable(problem.loss, penalty, settings.width)
+    if settings.update == "exact" and settings.fit_users_to == "V" and numbers is not None:
+        return inner.exact(problem, F, U, numbers)
+    return inner.prox_steps(problem, F, U, penalty, settings.inner_steps)
+
+
+def fit_items(shard: Shard, U: Array, state: ClientState, cast: Broadcast) -> Array:
+    """The W half, tied to V: exactly per item (the paper's remark) or by N linearised steps."""
+    settings, V = cast.settings, cast.V
+    coupling = Coupling(cast.clients * cast.beta, V - state.Y / cast.beta)
+    problem = _by_item(shard, cast)
+    penalty = _items_free(cast)
+    numbers = inner.solvable(problem.loss, penalty, settings.width)
+    if settings.update == "exact" and numbers is not None:
+        return inner.exact(problem, U, state.W, numbers, coupling)
+    return inner.prox_steps(problem, U, state.W, penalty, settings.inner_steps, coupling)
+
+
+def must_refit(state: ClientState | None, cast: Broadcast) -> bool:
+    """Whether U must be fitted to the global V before it is used there."""
+    return state is None or cast.settings.fold_in
+
+
+def moments(shard: Shard) -> Sums:
+    """Count, sum and sum of squares of the ratings, and how often each item was rated."""
+    data = shard.by_user.data.astype(np.float64)
+    return Sums.of(count=data.size, sum=data.sum(), squares=np.square(data).sum(), items=np.diff(shard.by_item.indptr))
+
+
+def user_scale(shard: Shard, cast: Broadcast) -> Sums:
+    """sum_t u_ta^2 for each coordinate a, U fitted to the first V: what `beta="auto"` needs."""
+    U = fit_users(shard, start_users(shard, cast), cast.V, cast)
+    return Sums.of(users=len(U), squares=np.square(U, dtype=np.float64).sum(axis=0))
+
+
+def _items_free(cast: Broadcast) -> Penalty:
+    """W carries no penalty of its own (R is the server's), but what the model fixes in V is fixed in W."""
+    _, items = cast.settings.penalties(cast.clients)
+    return Fixed(items.columns, items.values) if isinstance(items, Fixed) else none()
+
+
+def _by_user(shard: Shard, cast: Broadcast) -> Problem:
+    return Problem(shard.by_user, cast.settings.make_loss(), cast.scaling)
+
+
+def _by_item(shard: Shard, cast: Broadcast) -> Problem:
+    return Problem(shard.by_item, cast.settings.make_loss(), cast.scaling)

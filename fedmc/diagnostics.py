@@ -1,0 +1,96 @@
+"""What the server reports of a round, made from the clients' sums alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.engines import Engine
+from fedmc.measures import POWER
+from fedmc.messages import Broadcast, Sums
+from fedmc.settings import Settings
+
+Array = NDArray[Any]
+
+
+class Diagnostics(NamedTuple):
+    """Of a round; None where it was not asked for or does not apply."""
+
+    objective: float | None = None  # F(U, V) at the global V
+    train_rmse: float | None = None  # on the rating scale, at the global V
+    test_rmse: float | None = None
+    validation_rmse: float | None = None
+    nonzeros_users: float | None = None  # shares
+    nonzeros_items: float | None = None
+    lagrangian: float | None = None
+    primal_residual: float | None = None  # sqrt( sum_i ||W_i - V||^2 )
+    dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||
+    stationarity: float | None = None  # a bound of dist(0, dPhi), after the paper's (122d)
+    beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
+    certified: bool | None = None  # beta above it
+
+
+class Certificate:
+    """Whether beta meets the theorem's condition, with the Lipschitz constants met on the way so far.
+
+        beta > max{ 8 N L^2 / (p L_V),  8 (8 + N) L_U'^2 / (p_min p L_U) }
+
+    L_V and L_U are lower bounds, L and L_U' upper ones. The paper writes min; its proof needs both brackets positive,
+    so the condition is with max. It speaks of the linearised update with one beta; elsewhere there is no certificate.
+    """
+
+    def __init__(self, settings: Settings, clients: int, p_min: float) -> None:
+        self.covered = settings.update == "linearised" and settings.fit_users_to == "W" and settings.dual_step == 1
+        self.settings, self.clients, self.p_min = settings, clients, p_min
+        self.L = self.L_U_high = 0.0
+        self.L_U_low = self.L_V_low = np.inf
+
+    def update(self, sums: Sums) -> tuple[float | None, bool | None]:
+        """Take in a round's constants: (the threshold, whether beta is above it)."""
+        if not self.covered:
+            return None, None
+        high = {name: sums.number(name) ** (1 / POWER) for name in ("L_high", "L_U_high", "L_U_low", "L_V_low")}
+        self.L, self.L_U_high = max(self.L, high["L_high"]), max(self.L_U_high, high["L_U_high"])
+        self.L_U_low, self.L_V_low = min(self.L_U_low, 1 / high["L_U_low"]), min(self.L_V_low, 1 / high["L_V_low"])
+        N, p = self.settings.inner_steps, self.clients
+        users = 8 * N * self.L**2 / (p * self.L_V_low)
+        items = 8 * (8 + N) * self.L_U_high**2 / (self.p_min * p * self.L_U_low)
+        needed = max(users, items)
+        return needed, bool(float(self.settings.beta) > needed)
+
+
+def diagnose(
+    engine: Engine, cast: Broadcast, S: Array, V_before: Array | None, certificate: Certificate, full: bool
+) -> Diagnostics:
+    """Ask all clients for their measures at V and put them together."""
+    p, V = cast.clients, cast.V
+    _, penalty = cast.settings.penalties(p)
+    sums = engine.ask(cast._replace(task="measure", full=full), range(p))
+    factors = V[:, : cast.settings.rank]
+    basic = Diagnostics(
+        objective=(sums.number("loss") + sums.number("penalty")) / p + penalty.value(V),
+        train_rmse=_rmse(sums, "train"),
+        test_rmse=_rmse(sums, "test"),
+        validation_rmse=_rmse(sums, "validation"),
+        nonzeros_users=sums.number("nonzeros") / max(sums.number("entries"), 1),
+        nonzeros_items=float(np.count_nonzero(factors)) / factors.size,
+    )
+    if not full:
+        return basic
+    nu = S - p * cast.beta * V
+    needed, certified = certificate.update(sums)
+    return basic._replace(
+        lagrangian=sums.number("lagrangian") + penalty.value(V),
+        primal_residual=float(np.sqrt(sums.number("gap"))),
+        dual_residual=None if V_before is None else float(np.sqrt(p) * np.linalg.norm(cast.beta * (V - V_before))),
+        stationarity=float(np.sqrt(np.square(sums["gradient_V"] + nu).sum() + sums.number("stationarity_U"))),
+        beta_needed=needed,
+        certified=certified,
+    )
+
+
+def _rmse(sums: Sums, part: str) -> float | None:
+    count = sums.number(f"{part}_count")
+    return float(np.sqrt(sums.number(f"{part}_error") / count)) if count else None

@@ -1,0 +1,38 @@
+"""All clients in this process: the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedmc.client import ClientState, respond
+from fedmc.messages import Broadcast, Sums
+from fedmc.partition import Shard
+
+
+class LocalEngine:
+    """Shards and the states of their clients; replies are added in the order of the client numbers."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = list(shards)
+        self.states: list[ClientState | None] = [None] * len(self.shards)
+
+    @property
+    def clients(self) -> int:
+        return len(self.shards)
+
+    @property
+    def items(self) -> int:
+        return int(self.shards[0].by_user.shape[1])
+
+    def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
+        """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
+        total: Sums | None = None
+        pending: dict[int, ClientState | None] = {}
+        for client in sorted(clients):
+            pending[client], reply = respond(self.shards[client], self.states[client], cast)
+            total = reply if total is None else total + reply
+        for client, state in pending.items():
+            self.states[client] = state
+        if total is None:
+            raise ValueError("no client was asked")
+        return total

@@ -1,0 +1,47 @@
+"""What can go wrong, as the user should read it: the value, the bound, the cure.
+
+FedmcError
+├── InputError        a setting or an argument is out of bounds
+├── DataError         ratings that cannot be used as they are
+├── ModelFileError    a model file that is damaged, foreign or too new
+└── Diverged          training left the finite numbers; carries the last finite model's round
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+class FedmcError(ValueError):
+    """Base of every error that fedmc raises on purpose."""
+
+
+class InputError(FedmcError):
+    """A setting or an argument is out of bounds."""
+
+
+class DataError(FedmcError):
+    """Ratings that cannot be used as they are."""
+
+
+class ModelFileError(FedmcError):
+    """A model file that is damaged, foreign or too new."""
+
+
+class Diverged(FedmcError):
+    """Training left the finite numbers."""
+
+    def __init__(self, round: int, what: str, cure: str) -> None:
+        super().__init__(f"training diverged in round {round}: {what}; {cure}")
+        self.round = round
+
+
+def require(condition: bool, message: str | Callable[[], str], error: type[FedmcError] = InputError) -> None:
+    """Raise `error(message)` unless `condition` holds; a message that needs the failing value may be a function."""
+    if not condition:
+        raise error(message() if callable(message) else message)
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
+    """The error for a name that is not one of the known ones."""
+    return InputError(f"unknown {kind} {name!r}: choose one of {', '.join(known)}")

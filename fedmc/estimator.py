@@ -1,0 +1,180 @@
+"""FedMC: the method in scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.errors import DataError, FedmcError, InputError, require
+from fedmc.model import Model
+from fedmc.partition import assign_users, owners_from_names
+from fedmc.ratings import Duplicates, Ratings, as_ratings, split
+from fedmc.settings import Settings
+from fedmc.stopping import Stop
+from fedmc.training import train
+
+Array = NDArray[Any]
+
+
+class FedMC:
+    """Federated matrix completion: the users of a table spread over clients that share item factors only.
+
+    Settings left at None take the preset's value: `fast` (the default) or `paper` (FedMC-ADMM as published).
+    After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`.
+    """
+
+    def __init__(
+        self,
+        rank: int = 10,
+        *,
+        preset: str = "fast",
+        clients: int = 10,
+        active: int | None = None,
+        rounds: int = 50,
+        loss: Any = None,
+        penalty_users: Any = None,
+        penalty_items: Any = None,
+        beta: Any = None,
+        inner_steps: int | None = None,
+        update: str | None = None,
+        sampler: Any = None,
+        normalise: str | None = None,
+        biases: bool | None = None,
+        dtype: str = "float64",
+        validation: float = 0.0,
+        patience: int | None = None,
+        tolerance: float | None = None,
+        seconds: float | None = None,
+        duplicates: Duplicates = "refuse",
+        full_diagnostics: bool = False,
+        seed: int = 0,
+    ) -> None:
+        for name, value in list(locals().items()):
+            if name != "self":
+                setattr(self, name, value)
+
+    def fit(self, X: Any, y: Any = None, *, clients: Any = None) -> FedMC:
+        """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs with y their ratings.
+
+        `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per user
+        (in the order of the sorted ids), or the name of a DataFrame column. Without it users are spread at random.
+        """
+        params = self.get_params()
+        ratings = self._ratings(X, y)
+        owner = self._owners(ratings, X, clients)
+        validation = None
+        if params["validation"]:
+            ratings, validation = split(ratings, params["validation"], params["seed"])
+        settings = self.settings(int(owner.max()) + 1)
+        stop = Stop(params["rounds"], params["tolerance"], params["seconds"], params["patience"])
+        require(stop.patience is None or validation is not None, "patience needs validation ratings: set validation=0.1")
+        run = train(ratings, owner, settings, stop, validation=validation, full=params["full_diagnostics"])
+        if run.diverged is not None:
+            raise run.diverged
+        self.model_, self.history_ = run.model, run.history
+        self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
+        self.n_features_in_ = len(ratings.items)
+        return self
+
+    def settings(self, clients: int) -> Settings:
+        """The settings of a run over that many clients."""
+        params = self.get_params()
+        active = min(clients, 10) if params["active"] is None else params["active"]
+        names = "rank loss penalty_users penalty_items beta inner_steps update sampler normalise biases dtype seed".split()
+        return Settings.preset(params["preset"], active=active, **{name: params[name] for name in names})
+
+    def predict(self, users: Any, items: Any) -> Array:
+        """Predicted ratings of (user, item) pairs."""
+        return self._model().predict(users, items)
+
+    def recommend(self, users: Any, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
+        """The n best items of each user: (ids, scores)."""
+        return self._model().recommend(users, n, exclude_seen=exclude_seen)
+
+    def fold_in(self, X: Any, y: Any = None) -> Model:
+        """A model for users nobody has seen, from their ratings: it predicts and recommends for them."""
+        return self._model().fold_in(self._ratings(X, y))
+
+    def transform(self, X: Any) -> Array:
+        """X with its missing entries filled in, for known and new users alike: users x all items."""
+        return self._model().transform(self._ratings(X, None))
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        return self.fit(X, y).transform(X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the RMSE on these ratings: higher is better."""
+        ratings = self._ratings(X, y)
+        entries = ratings.matrix.tocoo()
+        predicted = self.predict(ratings.users[entries.row], ratings.items[entries.col])
+        return -float(np.sqrt(np.mean(np.square(predicted - entries.data))))
+
+    def save(self, path: str) -> None:
+        self._model().save(path)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> FedMC:
+        known = self.get_params()
+        for name, value in params.items():
+            require(name in known, f"unknown parameter {name!r}: choose from {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value is not defaults[name]]
+        return f"FedMC({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(sparse=True, allow_nan=True)
+        return Tags(estimator_type="regressor", target_tags=TargetTags(required=False), input_tags=inputs)
+
+    def _model(self) -> Model:
+        if not hasattr(self, "model_"):
+            raise InputError("this FedMC is not fitted yet: call fit first")
+        return self.model_
+
+    def _ratings(self, X: Any, y: Any) -> Ratings:
+        if y is None:
+            return as_ratings(X, duplicates=self.get_params()["duplicates"])
+        pairs = np.asarray(X)
+        require(pairs.ndim == 2 and pairs.shape[1] == 2, f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
+        return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.get_params()["duplicates"])
+
+    def _owners(self, ratings: Ratings, X: Any, clients: Any) -> Array:
+        count = len(ratings.users)
+        if clients is None:
+            return assign_users(count, self.get_params()["clients"], self.get_params()["seed"])
+        if isinstance(clients, str):
+            clients = _column_of_users(X, clients)
+        if isinstance(clients, Mapping):
+            missing = [user for user in ratings.users.tolist() if user not in clients]
+            require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
+            clients = [clients[user] for user in ratings.users.tolist()]
+        return owners_from_names(clients, count)
+
+
+def _column_of_users(X: Any, column: str) -> dict[Any, Any]:
+    """From a DataFrame, which client each user belongs to; a user in two of them is refused."""
+    from fedmc.ratings import as_ids, find_columns
+
+    names = [str(name) for name in getattr(X, "columns", ())]
+    if column not in names:
+        raise FedmcError(f"there is no column {column!r} to take the clients from: the table has {', '.join(names) or 'none'}")
+    owner: dict[Any, Any] = {}
+    users = as_ids(np.asarray(X[find_columns(names)[0]]), "user")
+    for user, client in zip(users.tolist(), np.asarray(X[column]).tolist(), strict=True):
+        if owner.setdefault(user, client) != client:
+            raise DataError(f"user {user} belongs to two clients, {owner[user]} and {client}: give each user one")
+    return owner

@@ -1,0 +1,137 @@
+"""The inner problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
+
+    f(X) = sum over the ratings of loss(x_row' f_column, m)        (+ a penalty, + a coupling to V)
+
+Square loss with a separable penalty runs in the compiled kernels; everything else in numpy, the general path.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc import kernels
+from fedmc.losses import Loss, Square
+from fedmc.penalties import Coefficients, Coupling, Penalty, coefficients
+
+Array = NDArray[Any]
+
+
+class Scaling(NamedTuple):
+    """Ratings enter the model as (m - mean) / scale."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+
+class Problem(NamedTuple):
+    """Ratings, how they are scaled and how misfit is counted."""
+
+    matrix: sparse.csr_array
+    loss: Loss
+    scaling: Scaling
+
+
+def _raw(problem: Problem) -> tuple[Any, ...]:
+    """The ratings as the kernels take them."""
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    number = matrix.data.dtype.type
+    return matrix.indptr, matrix.indices, matrix.data, number(mean), number(1 / scale)
+
+
+def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
+    """Predictions and scaled ratings of all stored entries."""
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return np.einsum("kr,kr->k", X[rows], F[matrix.indices]), (matrix.data - mean) / scale
+
+
+def loss_value(problem: Problem, F: Array, X: Array) -> float:
+    """f(X)"""
+    if isinstance(problem.loss, Square):
+        return float(kernels.squared_errors(*_raw(problem), F, X).sum()) / 2
+    return float(problem.loss.value(*_scores(problem, F, X)).sum(dtype=np.float64))
+
+
+def squared_error(problem: Problem, F: Array, X: Array) -> float:
+    """sum (prediction - rating)^2 on the rating scale."""
+    if isinstance(problem.loss, Square):
+        return float(kernels.squared_errors(*_raw(problem), F, X).sum()) * problem.scaling.scale**2
+    scores, ratings = _scores(problem, F, X)
+    return float(np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)) * problem.scaling.scale**2
+
+
+def gradient(problem: Problem, F: Array, X: Array) -> Array:
+    """grad f(X)"""
+    if isinstance(problem.loss, Square):
+        slopes: Array = kernels.gradient_rows(*_raw(problem), F, X)
+        return slopes
+    pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
+    matrix = problem.matrix
+    return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
+
+
+def lipschitz(F: Array, loss: Loss) -> float:
+    """L = curvature ||F'F||_F, above 0 also where F vanished (any constant is right there)."""
+    G = F.T.astype(np.float64) @ F
+    return max(float(np.linalg.norm(G)) * loss.curvature, 1e-12)
+
+
+def prox_steps(
+    problem: Problem, F: Array, X: Array, penalty: Penalty, N: int, coupling: Coupling | None = None
+) -> Array:
+    """N proximal gradient steps from X with step 1/L; with a coupling the penalty must be separable or absent."""
+    L = lipschitz(F, problem.loss)
+    numbers = coefficients(penalty, X.shape[1])
+    if isinstance(problem.loss, Square) and numbers is not None:
+        dtype = X.dtype.type
+        arguments = [n.astype(dtype) for n in numbers]
+        fast: Array = kernels.prox_steps(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N)
+        return fast
+    term = penalty if coupling is None else coupling
+    for _ in range(N):
+        X = np.asarray(term.prox(X - gradient(problem, F, X) / L, 1 / L), X.dtype)
+    return X
+
+
+def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
+    """The minimiser over the free coordinates, by one Cholesky a row (square loss, l2 squared)."""
+    X = X.copy()
+    fixed = numbers.lo == numbers.hi
+    X[:, fixed] = numbers.lo[fixed].astype(X.dtype)
+    free = np.flatnonzero(~fixed)
+    solved: Array = kernels.exact_rows(*_raw(problem), F, X, *_coupling(coupling, X), numbers.l2.astype(X.dtype), free)
+    return solved
+
+
+def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
+    """The minimiser from X: in closed form where there is one, else by steps until they hardly move."""
+    numbers = solvable(problem.loss, penalty, X.shape[1])
+    if numbers is not None:
+        return exact(problem, F, X, numbers)
+    for _ in range(200):
+        before, X = X, prox_steps(problem, F, X, penalty, N=50)
+        if np.linalg.norm(X - before) <= tolerance * max(float(np.linalg.norm(X)), 1e-12):
+            break
+    return X
+
+
+def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
+    """The penalty's numbers if the inner problem has a closed-form answer: square loss, l2 squared, fixed columns."""
+    numbers = coefficients(penalty, width)
+    if not isinstance(loss, Square) or numbers is None or numbers.l1.any():
+        return None
+    free = numbers.lo < numbers.hi
+    unbounded = np.isneginf(numbers.lo[free]).all() and np.isposinf(numbers.hi[free]).all()
+    return numbers if unbounded else None
+
+
+def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:
+    if coupling is None:
+        nothing = np.empty((0, X.shape[1]), X.dtype)
+        return nothing, nothing
+    rho = np.ascontiguousarray(np.broadcast_to(np.asarray(coupling.rho, X.dtype), X.shape))
+    return rho, np.ascontiguousarray(coupling.anchor, X.dtype)

@@ -1,0 +1,108 @@
+"""Losses: how far a prediction x is from a rating m. The square loss is the fast path.
+
+A loss of one's own is any object with
+    value(x, m), gradient(x, m)    elementwise, the gradient with respect to x
+    curvature                      a bound of the second derivative: the Lipschitz constants scale with it
+    link(x)                        from the model's scale to the rating's (RMSE is measured there)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.errors import InputError, require, unknown
+
+Array = NDArray[Any]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    @property
+    def curvature(self) -> float: ...
+    def value(self, x: Array, m: Array) -> Array: ...
+    def gradient(self, x: Array, m: Array) -> Array: ...
+    def link(self, x: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Square:
+    """1/2 (x - m)^2"""
+
+    curvature: float = 1.0
+
+    def __str__(self) -> str:
+        return "square"
+
+    def value(self, x: Array, m: Array) -> Array:
+        return np.square(x - m) / 2
+
+    def gradient(self, x: Array, m: Array) -> Array:
+        return x - m
+
+    def link(self, x: Array) -> Array:
+        return x
+
+
+@dataclass(frozen=True)
+class Huber:
+    """1/2 e^2 where |e| <= delta, else delta (|e| - delta/2), e = x - m: outliers pull with bounded force."""
+
+    delta: float = 1.0
+    curvature: float = 1.0
+
+    def __str__(self) -> str:
+        return f"huber:{self.delta!r}"
+
+    def __post_init__(self) -> None:
+        require(self.delta > 0, f"Huber's delta must be above 0, got {self.delta}")
+
+    def value(self, x: Array, m: Array) -> Array:
+        e = np.abs(x - m)
+        return np.where(e <= self.delta, e * e / 2, self.delta * (e - self.delta / 2))
+
+    def gradient(self, x: Array, m: Array) -> Array:
+        return np.clip(x - m, -self.delta, self.delta)
+
+    def link(self, x: Array) -> Array:
+        return x
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log(1 + exp(x)) - m x for m in [0, 1]: likes and dislikes; predictions are probabilities."""
+
+    curvature: float = 0.25
+
+    def __str__(self) -> str:
+        return "logistic"
+
+    def value(self, x: Array, m: Array) -> Array:
+        value: Array = np.logaddexp(0, x) - m * x
+        return value
+
+    def gradient(self, x: Array, m: Array) -> Array:
+        return self.link(x) - m
+
+    def link(self, x: Array) -> Array:
+        probability: Array = (1 + np.tanh(x / 2)) / 2
+        return probability
+
+
+def parse(text: str) -> Loss:
+    """A loss from words: `square`, `huber`, `huber:0.5`, `logistic`."""
+    name, _, number = text.partition(":")
+    known = {"square": Square, "huber": Huber, "logistic": Logistic}
+    if name not in known:
+        raise unknown("loss", name, known)
+    if not number:
+        return known[name]()
+    require(name == "huber", f"loss {name!r} takes no number, got {text!r}")
+    try:
+        delta = float(number)
+    except ValueError:
+        raise InputError(f"loss {text!r}: {number!r} is not a number") from None
+    return Huber(delta)

@@ -1,0 +1,76 @@
+"""What a client can say about a run, as numbers that add up over clients.
+
+The basic ones: loss, penalty and squared errors at the global V. With `full`, what the theory speaks of: the augmented
+Lagrangian, the primal residual, the two norms that bound dist(0, dPhi) and the Lipschitz constants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc import inner
+from fedmc.inner import Problem
+from fedmc.messages import Broadcast, Sums
+from fedmc.partition import Shard
+
+if TYPE_CHECKING:
+    from fedmc.client import ClientState
+
+Array = NDArray[Any]
+
+POWER = 16  # a maximum that travels as a sum: (sum x^16)^(1/16) exceeds max x by at most p^(1/16)
+
+
+def measure(shard: Shard, U: Array, state: ClientState | None, cast: Broadcast) -> Sums:
+    """Loss, penalty, squared errors and non-zeros at the global V; with `cast.full` also what the theory needs."""
+    problem = Problem(shard.by_user, cast.settings.make_loss(), cast.scaling)
+    penalty, _ = cast.settings.penalties(cast.clients)
+    factors = U[:, : cast.settings.rank]
+    parts: dict[str, Any] = {
+        "loss": inner.loss_value(problem, cast.V, U),
+        "penalty": penalty.value(U),
+        "nonzeros": np.count_nonzero(factors),
+        "entries": factors.size,
+    }
+    for name, held_out in (("train", shard.by_user), ("test", shard.test), ("validation", shard.validation)):
+        count = 0 if held_out is None else held_out.nnz
+        parts[f"{name}_count"] = count
+        parts[f"{name}_error"] = inner.squared_error(problem._replace(matrix=held_out), cast.V, U) if count else 0.0
+    if cast.full:
+        parts |= _theory(shard, state, cast, problem, U)
+    return Sums.of(**parts)
+
+
+def _theory(shard: Shard, state: ClientState | None, cast: Broadcast, problem: Problem, U: Array) -> dict[str, Any]:
+    V, beta, p = cast.V, cast.beta, cast.clients
+    W, Y = (V, np.zeros_like(V)) if state is None else (state.W, state.Y)
+    if state is not None:
+        U = state.U
+    penalty, _ = cast.settings.penalties(p)
+    gap = (W - V).astype(np.float64)
+    slope = inner.gradient(problem, W, U)
+    L_W = inner.lipschitz(W, problem.loss)
+    L_U = inner.lipschitz(U, problem.loss)
+    U_bar = np.asarray(penalty.prox(U - slope / L_W, 1 / L_W), U.dtype)
+    zeta = -slope - L_W * (U_bar - U)
+    stationarity_U = (inner.gradient(problem, V, U_bar) + zeta) / p
+    by_item = problem._replace(matrix=shard.by_item)
+    L = _cross_lipschitz(problem, U, W)
+    return {
+        "lagrangian": (inner.loss_value(problem, W, U) + penalty.value(U)) / p
+        + float(np.sum(Y * gap) + np.sum(beta / 2 * np.square(gap))),
+        "gap": np.square(gap).sum(),
+        "stationarity_U": np.square(stationarity_U, dtype=np.float64).sum(),
+        "gradient_V": inner.gradient(by_item, U_bar, V) / p,
+        "L_U_high": L_U**POWER, "L_U_low": L_U**-POWER, "L_V_low": L_W**-POWER, "L_high": L**POWER,
+    }  # fmt: skip
+
+
+def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:
+    """A constant of grad_V f(., W) near U: curvature ||U|| ||W|| + ||P(UW - M)||, Frobenius norms."""
+    scores, ratings = inner._scores(problem, W, U)
+    pulls = problem.loss.gradient(scores, ratings)
+    return float(problem.loss.curvature * np.linalg.norm(U) * np.linalg.norm(W) + np.linalg.norm(pulls))

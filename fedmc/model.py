@@ -1,0 +1,158 @@
+"""A fitted model: predict, recommend, fold in new users, fill in, save and load."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc import inner
+from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, require
+from fedmc.inner import Problem, Scaling
+from fedmc.ratings import Ratings, as_ids
+from fedmc.settings import Settings
+
+Array = NDArray[Any]
+
+FORMAT, VERSION = "fedmc-model", 1
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Item factors V, user factors U, their ids, what each user has rated, and how ratings were scaled."""
+
+    items: Array
+    V: Array
+    users: Array
+    U: Array
+    seen: sparse.csr_array  # pattern of the training ratings
+    scaling: Scaling
+    settings: Settings
+    clients: int
+
+    def __repr__(self) -> str:
+        return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
+
+    def predict(self, users: Any, items: Any) -> Array:
+        """Predicted ratings of pairs: two arrays of equal length, or one of them a single id."""
+        rows, columns = find_ids(self.users, users, "user"), find_ids(self.items, items, "item")
+        require(
+            len(rows) == len(columns) or 1 in (len(rows), len(columns)),
+            f"users and items must be equally long, got {len(rows)} and {len(columns)}",
+        )
+        rows, columns = np.broadcast_arrays(rows, columns)
+        return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
+
+    def recommend(self, users: Any, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
+        """The n best items of each user: (ids, scores), one row a user.
+
+        Who has fewer than n items left gets the rest filled up with -1 (or an empty string) and NaN.
+        """
+        require(1 <= n <= len(self.items), f"n must lie in 1..{len(self.items)} (the number of items), got {n}")
+        rows = find_ids(self.users, users, "user")
+        scores = self._to_ratings(self.U[rows] @ self.V.T).astype(np.float64)
+        if exclude_seen:
+            seen = self.seen[rows]
+            scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+        scores = np.take_along_axis(scores, best, axis=1)
+        ids = self.items[best]
+        ids[np.isneginf(scores)] = -1 if ids.dtype.kind == "i" else ""
+        scores[np.isneginf(scores)] = np.nan
+        return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
+
+    def fold_in(self, ratings: Ratings) -> Model:
+        """The model for users nobody has seen: their factors fitted to V, which stays as it is."""
+        matrix = self._onto_catalogue(ratings)
+        penalty, _ = self.settings.penalties(self.clients)
+        problem = Problem(matrix, self.settings.make_loss(), self.scaling)
+        U = inner.minimise(problem, self.V, np.zeros((len(ratings.users), self.settings.width), self.V.dtype), penalty)
+        return replace(self, users=ratings.users, U=U, seen=matrix)
+
+    def transform(self, ratings: Ratings) -> Array:
+        """Users x all items of the model: the given ratings as they are, the missing ones predicted by fold-in."""
+        folded = self.fold_in(ratings)
+        filled = self._to_ratings(folded.U @ self.V.T).astype(np.float64)
+        rows = np.repeat(np.arange(len(ratings.users)), np.diff(folded.seen.indptr))
+        filled[rows, folded.seen.indices] = folded.seen.data
+        return filled
+
+    def _to_ratings(self, scores: Array) -> Array:
+        return self.settings.make_loss().link(scores) * self.scaling.scale + self.scaling.mean
+
+    def _onto_catalogue(self, ratings: Ratings) -> sparse.csr_array:
+        """The ratings with this model's columns."""
+        columns = find_ids(self.items, ratings.items, "item")
+        entries = ratings.matrix.tocoo()
+        shape = len(ratings.users), len(self.items)
+        matrix = sparse.csr_array((entries.data.astype(self.V.dtype), (entries.row, columns[entries.col])), shape=shape)
+        matrix.sort_indices()
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+        return matrix
+
+    def save(self, path: str | Path) -> None:
+        """One .npz without pickle, complete or not there at all."""
+        path = Path(path)
+        partial = path.with_name(path.name + ".part")
+        arrays = {"items": self.items, "V": self.V, "users": self.users, "U": self.U}
+        about = {"clients": self.clients, "mean": self.scaling.mean, "scale": self.scaling.scale}
+        about |= {"settings": self.settings.to_dict()}
+        with open(partial, "wb") as file:
+            np.savez(
+                file, format=np.array(FORMAT), version=np.array(VERSION), about=np.array(json.dumps(about)),
+                seen_indptr=self.seen.indptr, seen_indices=self.seen.indices, **arrays,
+            )  # fmt: skip
+        os.replace(partial, path)
+
+
+def load(path: str | Path, **overrides: Any) -> Model:
+    """A saved model. `overrides` replace settings that a file cannot hold, such as a penalty of one's own."""
+    require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            content = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+        raise ModelFileError(f"{path} is not a whole fedmc model file: {error}") from None
+    require(str(content.get("format")) == FORMAT, f"{path} is an .npz file, but not a fedmc model", ModelFileError)
+    version = int(content["version"])
+    require(version <= VERSION, f"{path} has format {version}, this fedmc reads up to {VERSION}: update it", ModelFileError)
+    try:
+        return _from_content(content, overrides)
+    except (KeyError, ValueError, TypeError) as error:
+        cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
+        raise ModelFileError(f"{path} cannot be read: {cause}") from None
+
+
+def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model:
+    about = json.loads(str(content["about"]))
+    shape = len(content["users"]), len(content["items"])
+    ones = np.ones(len(content["seen_indices"]), np.int8)
+    seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
+    settings = Settings(**{**about["settings"], **overrides})
+    consistent = content["V"].shape == (shape[1], settings.width) and content["U"].shape == (shape[0], settings.width)
+    require(consistent, f"the factors {content['U'].shape}, {content['V'].shape} do not fit the ids {shape}", DataError)
+    scaling = Scaling(about["mean"], about["scale"])
+    return Model(content["items"], content["V"], content["users"], content["U"], seen, scaling, settings, about["clients"])
+
+
+def find_ids(known: Array, wanted: Any, role: str) -> Array:
+    """Positions of ids in the sorted known ones; an unknown one is named."""
+    ids = as_ids(wanted, role)
+    if known.dtype.kind != ids.dtype.kind:
+        try:
+            ids = ids.astype(known.dtype.kind if known.dtype.kind == "U" else known.dtype)
+        except (ValueError, OverflowError):
+            raise InputError(f"unknown {role} {ids[0]!s}: this model's {role} ids are whole numbers") from None
+    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    missing = np.flatnonzero(known[places] != ids)
+    if len(missing):
+        cure = "fold in their ratings to predict for new users" if role == "user" else "the model knows only items it was trained on"
+        raise InputError(f"unknown {role} {ids[missing[0]]!s} ({len(missing)} of {len(ids)} unknown): {cure}")
+    return places

@@ -1,0 +1,160 @@
+"""The server's rounds, as a generator of `Round` records: the caller decides when to stop.
+
+Of all clients the server keeps only S = sum_i (beta W_i + Y_i), stale clients included:
+
+    V <- prox_{R/(p beta)}( S / (p beta) )
+
+Where clients enter at their first turn, p in S / (p beta) is the number seen so far, and R weighs as much less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.diagnostics import Certificate, Diagnostics, diagnose
+from fedmc.engines import Engine
+from fedmc.errors import Diverged, require
+from fedmc.inner import Scaling
+from fedmc.messages import Broadcast
+from fedmc.penalties import Fixed
+from fedmc.sampling import server_rng
+from fedmc.settings import Settings
+
+Array = NDArray[Any]
+
+
+class Round(NamedTuple):
+    """What one round did. Round 0 is the start; diagnostics are None where they were not asked for."""
+
+    number: int
+    clients: int
+    participants: tuple[int, ...]
+    seconds: float  # of updates, not of diagnostics
+    bytes_down: int
+    bytes_up: int
+    diagnostics: Diagnostics
+    V: Array
+    beta: Any
+    scaling: Scaling
+
+    def record(self) -> dict[str, Any]:
+        """The numbers of this round, for a line of JSON."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("number", "seconds", "bytes_down", "bytes_up")}
+        measured = {name: value for name, value in self.diagnostics._asdict().items() if value is not None}
+        return plain | {"participants": list(self.participants)} | measured
+
+
+class ServerState(NamedTuple):
+    """All that the server remembers between rounds: nothing in it grows with the number of clients."""
+
+    S: Array  # float64, n x r
+    V: Array
+    seen: int  # clients inside S
+
+
+def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: bool = False) -> Iterator[Round]:
+    """Train for as long as the caller asks for the next round. `full` adds the costly diagnostics."""
+    require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+    p = engine.clients
+    sampler = settings.make_sampler(p)
+    certificate = Certificate(settings, p, float(sampler.probabilities(p).min()))
+    began = time.perf_counter()
+    first = sampler.draw(1, p, settings.seed)
+    cast, state, bytes_up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
+    seconds = time.perf_counter() - began
+    opening = diagnose(engine, cast, state.S, None, certificate, full)
+    everyone = tuple(range(p)) if state.seen else ()
+    yield Round(0, p, everyone, seconds, p * cast.V.nbytes, bytes_up, opening, cast.V, cast.beta, cast.scaling)
+    number = 0
+    while True:
+        number += 1
+        participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
+        began = time.perf_counter()
+        old, state, bytes_up = state.V, *one_round(engine, cast._replace(task="round", round=number), state, participants)
+        cast = cast._replace(V=state.V, round=number)
+        seconds = time.perf_counter() - began
+        measured = number % measure_every == 0
+        seen = diagnose(engine, cast, state.S, old, certificate, full) if measured else Diagnostics()
+        _check_objective(number, seen.objective, opening.objective)
+        down = len(participants) * cast.V.nbytes
+        yield Round(number, p, participants, seconds, down, bytes_up, seen, cast.V, cast.beta, cast.scaling)
+
+
+def one_round(
+    engine: Engine, cast: Broadcast, state: ServerState, participants: tuple[int, ...]
+) -> tuple[ServerState, int]:
+    """Ask the participants, add what they send, take the new V. A round that nobody joined changes nothing."""
+    if not participants:
+        return state, 0
+    reply = engine.ask(cast, participants)
+    S = state.S + reply["S"]
+    seen = state.seen + int(reply.number("joined"))
+    V = next_items(S, seen, cast)
+    if not np.isfinite(V).all():
+        raise Diverged(cast.round, "the item factors are not finite", "raise beta")
+    return ServerState(S, V, seen), len(participants) * cast.V.nbytes
+
+
+def next_items(S: Array, seen: int, cast: Broadcast) -> Array:
+    """V = prox_{R/(p beta)}( S / (seen beta) )"""
+    _, penalty = cast.settings.penalties(cast.clients)
+    V = penalty.prox(S / (seen * cast.beta), 1 / (cast.clients * cast.beta))
+    return np.ascontiguousarray(V, cast.settings.dtype)
+
+
+def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> tuple[Broadcast, ServerState, int]:
+    """The start: V, the ratings' mean and spread, beta, and with `entry="all"` everybody's S. All of it from sums."""
+    p, everyone = engine.clients, range(engine.clients)
+    V = start_items(engine.items, settings)
+    cast = Broadcast("moments", 0, p, settings, V)
+    bytes_up = 0
+    if settings.normalise != "none" or settings.beta == "auto":
+        moments = engine.ask(cast, everyone)
+        bytes_up += p * moments.nbytes
+        count = moments.number("count")
+        mean = moments.number("sum") / count
+        variance = moments.number("squares") / count - mean**2
+        spread = float(np.sqrt(variance)) if settings.normalise == "standard" and variance > 1e-12 else 1.0
+        cast = cast._replace(scaling=Scaling(mean if settings.normalise != "none" else 0.0, spread))
+    if settings.beta == "auto":
+        scale = engine.ask(cast._replace(task="scale"), first)
+        bytes_up += len(first) * scale.nbytes
+        beta = auto_beta(settings, p, moments["items"], scale["squares"] / scale.number("users"))
+        cast = cast._replace(beta=beta.astype(settings.dtype))
+    else:
+        cast = cast._replace(beta=float(settings.beta))
+    state = ServerState(np.zeros(V.shape), V, 0)
+    if settings.entry == "all":
+        reply = engine.ask(cast._replace(task="start"), everyone)
+        state = ServerState(reply["S"].astype(np.float64), V, p)
+        bytes_up += p * V.nbytes
+    return cast, state, bytes_up
+
+
+def start_items(items: int, settings: Settings) -> Array:
+    """V uniform in [0, 1] as in the paper, or normal with spread 0.3; columns the model fixes at their value."""
+    rng = server_rng(settings.seed)
+    shape = items, settings.width
+    V = rng.random(shape) if settings.start == "uniform" else rng.normal(0, 0.3, shape)
+    _, penalty = settings.penalties(1)
+    if isinstance(penalty, Fixed):
+        V = Fixed(penalty.columns, penalty.values).prox(V, 0.0)
+    return np.ascontiguousarray(V, settings.dtype)
+
+
+def auto_beta(settings: Settings, clients: int, counts: Array, mean_squares: Array) -> Array:
+    """beta_ja = c (count_j + 1)/p^2 mean_t u_ta^2: c times a client's own share of the curvature, over p."""
+    floor = max(float(mean_squares.max()), 1.0) * 1e-6
+    beta: Array = settings.beta_scale * np.outer(counts + 1.0, np.maximum(mean_squares, floor)) / clients**2
+    return beta
+
+
+def _check_objective(number: int, objective: float | None, opening: float | None) -> None:
+    if objective is not None and opening is not None and not objective <= 1e6 * max(opening, 1.0):
+        raise Diverged(number, f"the objective grew from {opening:.3g} to {objective:.3g}", "raise beta")
+

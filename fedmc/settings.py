@@ -1,0 +1,134 @@
+"""Settings: every choice of a run in one frozen record, and the two presets that fill it in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedmc import losses, penalties, sampling
+from fedmc.errors import InputError, require, unknown
+from fedmc.losses import Loss
+from fedmc.penalties import Fixed, Penalty
+from fedmc.sampling import Sampler
+
+PAPER: dict[str, Any] = dict(
+    penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, update="linearised", fit_users_to="W", dual_step=1.0,
+    normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
+)  # fmt: skip
+FAST: dict[str, Any] = dict(
+    penalty_users="l2:8", penalty_items="auto", beta="auto", update="exact", fit_users_to="V", dual_step=1.5,
+    normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True, sampler="passes",
+)  # fmt: skip
+PRESETS = {"paper": PAPER, "fast": FAST}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run's settings; make them with `Settings.preset(name, ...)`, which fills in what is not given."""
+
+    rank: int = 10
+    preset_name: str = "custom"
+    loss: str | Loss = "square"
+    penalty_users: str | Penalty = "none"
+    penalty_items: str | Penalty = "none"  # "auto": the users' penalty over p, as if all users were pooled
+    beta: float | Literal["auto"] = 1.0  # "auto": one per item and coordinate, from start-up sums
+    beta_scale: float = 2.0  # the constant c of beta="auto"
+    inner_steps: int = 10
+    update: Literal["linearised", "exact"] = "linearised"  # W, and U too where fit_users_to is "V"
+    fit_users_to: Literal["W", "V"] = "W"
+    dual_step: float = 1.0
+    normalise: Literal["none", "mean", "standard"] = "none"
+    biases: bool = False
+    start: Literal["uniform", "normal"] = "uniform"
+    entry: Literal["all", "first-turn"] = "all"
+    fold_in: bool = False  # refit U to the global V before measuring and at the end
+    sampler: str | Sampler = "uniform"
+    active: int = 1
+    seed: int = 0
+    dtype: str = "float64"
+
+    @classmethod
+    def preset(cls, name: str = "fast", **given: Any) -> Settings:
+        """The preset's settings with those that are given (and not None) in their place."""
+        if name not in PRESETS:
+            raise unknown("preset", name, PRESETS)
+        chosen = {**PRESETS[name], **{key: value for key, value in given.items() if value is not None}}
+        return cls(preset_name=name, **chosen)
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 1, f"rank must be at least 1, got {self.rank}")
+        require(self.inner_steps >= 1, f"inner_steps must be at least 1, got {self.inner_steps}")
+        if self.beta != "auto":
+            ok = isinstance(self.beta, int | float) and math.isfinite(self.beta) and self.beta > 0
+            require(ok, f"beta must be a finite number above 0 or 'auto', got {self.beta!r}")
+        require(self.beta_scale > 0, f"beta_scale must be above 0, got {self.beta_scale}")
+        require(0 < self.dual_step < 2, f"dual_step must lie between 0 and 2, got {self.dual_step}")
+        require(self.dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {self.dtype!r}")
+        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise unknown(name, getattr(self, name), allowed)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        self.penalties(clients=1)
+        square = isinstance(self.make_loss(), losses.Square)
+        if self.preset_name == "paper" and self.update == "exact":
+            require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
+
+    @property
+    def width(self) -> int:
+        """Columns of U and V: the rank, and with biases [u, 1, b_user] and [v, b_item, 1]."""
+        return self.rank + 2 * self.biases
+
+    def make_loss(self) -> Loss:
+        return losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
+
+    def make_sampler(self, clients: int) -> Sampler:
+        if isinstance(self.sampler, str):
+            return sampling.parse(self.sampler, self.active, clients)
+        return self.sampler
+
+    def penalties(self, clients: int) -> tuple[Penalty, Penalty]:
+        """The penalties R_i of the users and R of the items, with the bias columns fixed where there are any."""
+        users = _penalty(self.penalty_users)
+        items = _penalty(self.penalty_users) * (1 / clients) if _is_auto(self.penalty_items) else _penalty(self.penalty_items)
+        if not self.biases:
+            return users, items
+        return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
+
+    def bytes_per_matrix(self, items: int) -> int:
+        """What one matrix of item factors weighs on the wire."""
+        return items * self.width * np.dtype(self.dtype).itemsize
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only: penalties and losses in words, an object of the user's own as its str."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value if isinstance(value, str | int | float) else str(value) for key, value in plain.items()}
+
+    def replace(self, **changes: Any) -> Settings:
+        return replace(self, **changes)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "update": ("linearised", "exact"),
+    "fit_users_to": ("W", "V"),
+    "normalise": ("none", "mean", "standard"),
+    "start": ("uniform", "normal"),
+    "entry": ("all", "first-turn"),
+}
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _penalty(given: Any) -> Any:
+    penalty = penalties.parse(given) if isinstance(given, str) else given
+    if not isinstance(penalty, Penalty):
+        raise InputError(f"a penalty needs the methods value and prox, got {type(penalty).__name__}")
+    return penalty
+

@@ -1,0 +1,73 @@
+"""The one way from ratings to a model: shards, engine, rounds, model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.client import fit_users, must_refit, start_users
+from fedmc.engines.local import LocalEngine
+from fedmc.errors import Diverged
+from fedmc.messages import Broadcast
+from fedmc.model import Model
+from fedmc.partition import make_shards
+from fedmc.ratings import Ratings
+from fedmc.server import Round, rounds
+from fedmc.settings import Settings
+from fedmc.stopping import Stop, until
+
+Array = NDArray[Any]
+
+
+class Run(NamedTuple):
+    """A model, how it came about, and where it broke off if it did."""
+
+    model: Model
+    history: list[Round]
+    diverged: Diverged | None = None
+
+
+def train(
+    ratings: Ratings,
+    owner: Array,
+    settings: Settings,
+    stop: Stop | None = None,
+    *,
+    test: Ratings | None = None,
+    validation: Ratings | None = None,
+    measure_every: int = 1,
+    full: bool = False,
+    on_round: Callable[[Round], None] = lambda round: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train over simulated clients; `owner` says which client each user belongs to.
+
+    A run that diverges ends with its last finite model and says so in `Run.diverged`.
+    """
+    stop = stop or Stop()
+    engine = LocalEngine(make_shards(ratings, owner, settings.dtype, test, validation))
+    full = full or stop.tolerance is not None
+    history: list[Round] = []
+    diverged = None
+    try:
+        for round in until(rounds(engine, settings, measure_every=measure_every, full=full), stop, interrupted):
+            history.append(round)
+            on_round(round)
+    except Diverged as error:
+        if not history:
+            raise
+        diverged = error
+    return Run(collect(engine, ratings, settings, history[-1]), history, diverged)
+
+
+def collect(engine: LocalEngine, ratings: Ratings, settings: Settings, last: Round) -> Model:
+    """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
+    cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
+    U = np.zeros((len(ratings.users), settings.width), settings.dtype)
+    for shard, state in zip(engine.shards, engine.states, strict=True):
+        refit = must_refit(state, cast)
+        U[shard.users] = fit_users(shard, start_users(shard, cast), last.V, cast) if refit else state.U  # type: ignore[union-attr]
+    return Model(ratings.items, last.V, ratings.users, U, ratings.matrix, last.scaling, settings, engine.clients)
