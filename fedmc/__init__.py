@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "split"]
 
-_HOMES = {"FedMC": "estimator", "Model": "model", "load": "model", "Ratings": "ratings", "split": "ratings", "Settings": "settings"}
+_HOMES = {
+    "FedMC": "estimator",
+    "Model": "model",
+    "load": "model",
+    "Ratings": "ratings",
+    "split": "ratings",
+    "Settings": "settings",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -55,13 +55,12 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
         state = start(shard, cast)
         return state, Sums.of(S=cast.beta * state.W + state.Y, joined=1)
     if cast.task == "measure":
-        U = fit_users(shard, start_users(shard, cast), cast.V, cast) if must_refit(state, cast) else state.U  # type: ignore[union-attr]
-        return state, measure(shard, U, state, cast)
+        return state, measure(shard, users_at(shard, state, cast), state, cast)
     return local_round(shard, state, cast)
 
 
 def local_round(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState, Sums]:
-    """One round: U, then W, then Y; up goes the change of S = beta W + Y. A newcomer starts first, and sends all of S."""
+    """One round: U, then W, then Y; up goes the change of S = beta W + Y, all of it where the client is new."""
     joined = state is None
     old = start(shard, cast) if state is None else state
     settings, V, beta = cast.settings, cast.V, cast.beta
@@ -71,7 +70,7 @@ def local_round(shard: Shard, state: ClientState | None, cast: Broadcast) -> tup
     before = 0 if joined else beta * old.W + old.Y
     change = (beta * W + Y - before).astype(W.dtype, copy=False)
     if not np.isfinite(change).all():
-        raise Diverged(cast.round, f"client {shard.index} got item factors that are not finite", "raise beta")
+        raise Diverged(cast.round, f"client {shard.client} got item factors that are not finite", "raise beta")
     return ClientState(U, W, Y), Sums.of(S=change, joined=int(joined))
 
 
@@ -88,7 +87,7 @@ def start_users(shard: Shard, cast: Broadcast) -> Array:
     """U uniform in [0, 1], from the client's own generator; columns the model fixes at their value."""
     settings = cast.settings
     users, _ = settings.penalties(cast.clients)
-    drawn = client_rng(settings.seed, shard.index).random((len(shard.users), settings.width))
+    drawn = client_rng(settings.seed, shard.client).random((len(shard.users), settings.width))
     start: Array = users.prox(drawn, 0.0) if isinstance(users, Fixed) else drawn
     return start.astype(cast.V.dtype)
 
@@ -116,9 +115,11 @@ def fit_items(shard: Shard, U: Array, state: ClientState, cast: Broadcast) -> Ar
     return inner.prox_steps(problem, U, state.W, penalty, settings.inner_steps, coupling)
 
 
-def must_refit(state: ClientState | None, cast: Broadcast) -> bool:
-    """Whether U must be fitted to the global V before it is used there."""
-    return state is None or cast.settings.fold_in
+def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
+    """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none."""
+    if state is not None and not cast.settings.fold_in:
+        return state.U
+    return fit_users(shard, start_users(shard, cast), cast.V, cast)
 
 
 def moments(shard: Shard) -> Sums:

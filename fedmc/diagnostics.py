@@ -53,7 +53,10 @@ class Certificate:
             return None, None
         high = {name: sums.number(name) ** (1 / POWER) for name in ("L_high", "L_U_high", "L_U_low", "L_V_low")}
         self.L, self.L_U_high = max(self.L, high["L_high"]), max(self.L_U_high, high["L_U_high"])
-        self.L_U_low, self.L_V_low = min(self.L_U_low, 1 / high["L_U_low"]), min(self.L_V_low, 1 / high["L_V_low"])
+        self.L_U_low, self.L_V_low = (
+            min(self.L_U_low, 1 / high["L_U_low"]),
+            min(self.L_V_low, 1 / high["L_V_low"]),
+        )
         N, p = self.settings.inner_steps, self.clients
         users = 8 * N * self.L**2 / (p * self.L_V_low)
         items = 8 * (8 + N) * self.L_U_high**2 / (self.p_min * p * self.L_U_low)

@@ -28,7 +28,7 @@ class ModelFileError(FedmcError):
     """A model file that is damaged, foreign or too new."""
 
 
-class Diverged(FedmcError):
+class Diverged(FedmcError):  # noqa: N818
     """Training left the finite numbers."""
 
     def __init__(self, round: int, what: str, cure: str) -> None:

@@ -58,10 +58,10 @@ class FedMC:
                 setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None, *, clients: Any = None) -> FedMC:
-        """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs with y their ratings.
+        """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
 
-        `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per user
-        (in the order of the sorted ids), or the name of a DataFrame column. Without it users are spread at random.
+        `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per
+        user (in the order of the sorted ids), or the name of a DataFrame column. Without it users are spread at random.
         """
         params = self.get_params()
         ratings = self._ratings(X, y)
@@ -71,7 +71,10 @@ class FedMC:
             ratings, validation = split(ratings, params["validation"], params["seed"])
         settings = self.settings(int(owner.max()) + 1)
         stop = Stop(params["rounds"], params["tolerance"], params["seconds"], params["patience"])
-        require(stop.patience is None or validation is not None, "patience needs validation ratings: set validation=0.1")
+        require(
+            stop.patience is None or validation is not None,
+            "patience needs validation ratings: set validation=0.1",
+        )
         run = train(ratings, owner, settings, stop, validation=validation, full=params["full_diagnostics"])
         if run.diverged is not None:
             raise run.diverged
@@ -84,7 +87,20 @@ class FedMC:
         """The settings of a run over that many clients."""
         params = self.get_params()
         active = min(clients, 10) if params["active"] is None else params["active"]
-        names = "rank loss penalty_users penalty_items beta inner_steps update sampler normalise biases dtype seed".split()
+        names = [
+            "rank",
+            "loss",
+            "penalty_users",
+            "penalty_items",
+            "beta",
+            "inner_steps",
+            "update",
+            "sampler",
+            "normalise",
+            "biases",
+            "dtype",
+            "seed",
+        ]
         return Settings.preset(params["preset"], active=active, **{name: params[name] for name in names})
 
     def predict(self, users: Any, items: Any) -> Array:
@@ -149,7 +165,11 @@ class FedMC:
         if y is None:
             return as_ratings(X, duplicates=self.get_params()["duplicates"])
         pairs = np.asarray(X)
-        require(pairs.ndim == 2 and pairs.shape[1] == 2, f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
+        require(
+            pairs.ndim == 2 and pairs.shape[1] == 2,
+            f"with y, X must be (user, item) pairs, got {pairs.shape}",
+            DataError,
+        )
         return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.get_params()["duplicates"])
 
     def _owners(self, ratings: Ratings, X: Any, clients: Any) -> Array:
@@ -160,7 +180,11 @@ class FedMC:
             clients = _column_of_users(X, clients)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
-            require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
+            require(
+                not missing,
+                lambda: f"no client is given for user {missing[0]} ({len(missing)} users)",
+                DataError,
+            )
             clients = [clients[user] for user in ratings.users.tolist()]
         return owners_from_names(clients, count)
 
@@ -171,7 +195,9 @@ def _column_of_users(X: Any, column: str) -> dict[Any, Any]:
 
     names = [str(name) for name in getattr(X, "columns", ())]
     if column not in names:
-        raise FedmcError(f"there is no column {column!r} to take the clients from: the table has {', '.join(names) or 'none'}")
+        raise FedmcError(
+            f"there is no column {column!r} to take the clients from: the table has {', '.join(names) or 'none'}"
+        )
     owner: dict[Any, Any] = {}
     users = as_ids(np.asarray(X[find_columns(names)[0]]), "user")
     for user, client in zip(users.tolist(), np.asarray(X[column]).tolist(), strict=True):

@@ -14,13 +14,17 @@ A row's arithmetic never depends on how rows are shared among threads: same seed
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit as _njit
+from numba import prange
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+njit: Callable[..., Any] = _njit  # its own type hints describe another class
 
 CHUNKS = 64  # pieces of about equal work that threads take from; buffers are made once for each
 
@@ -41,7 +45,9 @@ def _bounds(indptr: Array, chunks: int) -> Array:
 
 
 @njit(cache=True)
-def _gram(start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, G: Array, b: Array) -> None:
+def _gram(
+    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, G: Array, b: Array
+) -> None:
     """G = sum f f' (both triangles), b = sum m f over one row's ratings."""
     width = b.size
     G[:] = 0
@@ -237,3 +243,15 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
                 e += X[row, a] * F[indices[k], a]
             out[row] += np.float64(e) * np.float64(e)
     return out
+
+
+def warm_up(dtype: Any) -> None:
+    """Compile (or load from the disk cache) every kernel, so that no round pays for it."""
+    number = np.dtype(dtype).type
+    ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, dtype), number(0), number(1)
+    F = X = np.zeros((0, 1), dtype)
+    zeros = [np.zeros(1, dtype)] * 4
+    prox_steps(*ratings, F, X, F, F, *zeros, number(1), 1)
+    exact_rows(*ratings, F, X, F, F, zeros[0], np.zeros(1, np.int64))
+    gradient_rows(*ratings, F, X)
+    squared_errors(*ratings, F, X)

@@ -38,7 +38,7 @@ class Square:
         return "square"
 
     def value(self, x: Array, m: Array) -> Array:
-        return np.square(x - m) / 2
+        return np.asarray(np.square(x - m) / 2)
 
     def gradient(self, x: Array, m: Array) -> Array:
         return x - m
@@ -62,10 +62,10 @@ class Huber:
 
     def value(self, x: Array, m: Array) -> Array:
         e = np.abs(x - m)
-        return np.where(e <= self.delta, e * e / 2, self.delta * (e - self.delta / 2))
+        return np.asarray(np.where(e <= self.delta, e * e / 2, self.delta * (e - self.delta / 2)))
 
     def gradient(self, x: Array, m: Array) -> Array:
-        return np.clip(x - m, -self.delta, self.delta)
+        return np.asarray(np.clip(x - m, -self.delta, self.delta))
 
     def link(self, x: Array) -> Array:
         return x
@@ -81,21 +81,19 @@ class Logistic:
         return "logistic"
 
     def value(self, x: Array, m: Array) -> Array:
-        value: Array = np.logaddexp(0, x) - m * x
-        return value
+        return np.asarray(np.logaddexp(0, x) - m * x)
 
     def gradient(self, x: Array, m: Array) -> Array:
         return self.link(x) - m
 
     def link(self, x: Array) -> Array:
-        probability: Array = (1 + np.tanh(x / 2)) / 2
-        return probability
+        return np.asarray((1 + np.tanh(x / 2)) / 2)
 
 
 def parse(text: str) -> Loss:
     """A loss from words: `square`, `huber`, `huber:0.5`, `logistic`."""
     name, _, number = text.partition(":")
-    known = {"square": Square, "huber": Huber, "logistic": Logistic}
+    known: dict[str, type[Loss]] = {"square": Square, "huber": Huber, "logistic": Logistic}
     if name not in known:
         raise unknown("loss", name, known)
     if not number:

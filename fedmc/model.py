@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,29 +103,54 @@ class Model:
         """One .npz without pickle, complete or not there at all."""
         path = Path(path)
         partial = path.with_name(path.name + ".part")
-        arrays = {"items": self.items, "V": self.V, "users": self.users, "U": self.U}
-        about = {"clients": self.clients, "mean": self.scaling.mean, "scale": self.scaling.scale}
-        about |= {"settings": self.settings.to_dict()}
+        about = {
+            "clients": self.clients,
+            "mean": self.scaling.mean,
+            "scale": self.scaling.scale,
+            "settings": self.settings.to_dict(),
+        }
         with open(partial, "wb") as file:
             np.savez(
-                file, format=np.array(FORMAT), version=np.array(VERSION), about=np.array(json.dumps(about)),
-                seen_indptr=self.seen.indptr, seen_indices=self.seen.indices, **arrays,
-            )  # fmt: skip
+                file,
+                format=np.array(FORMAT),
+                version=np.array(VERSION),
+                about=np.array(json.dumps(about)),
+                items=self.items,
+                V=self.V,
+                users=self.users,
+                U=self.U,
+                seen_indptr=self.seen.indptr,
+                seen_indices=self.seen.indices,
+            )
         os.replace(partial, path)
+
+
+# What numpy and zipfile raise on files that are cut short, overwritten or of another kind.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    AttributeError,
+)
 
 
 def load(path: str | Path, **overrides: Any) -> Model:
     """A saved model. `overrides` replace settings that a file cannot hold, such as a penalty of one's own."""
     require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            content = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            content = {name: archive[name] for name in archive.files}
+    except _DAMAGE as error:
         raise ModelFileError(f"{path} is not a whole fedmc model file: {error}") from None
     require(str(content.get("format")) == FORMAT, f"{path} is an .npz file, but not a fedmc model", ModelFileError)
-    version = int(content["version"])
-    require(version <= VERSION, f"{path} has format {version}, this fedmc reads up to {VERSION}: update it", ModelFileError)
     try:
+        version = int(content["version"])
+        require(version <= VERSION, f"it has format {version}, this fedmc reads up to {VERSION}; update fedmc")
         return _from_content(content, overrides)
     except (KeyError, ValueError, TypeError) as error:
         cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
@@ -136,10 +163,26 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     ones = np.ones(len(content["seen_indices"]), np.int8)
     seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
     settings = Settings(**{**about["settings"], **overrides})
-    consistent = content["V"].shape == (shape[1], settings.width) and content["U"].shape == (shape[0], settings.width)
-    require(consistent, f"the factors {content['U'].shape}, {content['V'].shape} do not fit the ids {shape}", DataError)
+    consistent = content["V"].shape == (shape[1], settings.width) and content["U"].shape == (
+        shape[0],
+        settings.width,
+    )
+    require(
+        consistent,
+        f"the factors {content['U'].shape}, {content['V'].shape} do not fit the ids {shape}",
+        DataError,
+    )
     scaling = Scaling(about["mean"], about["scale"])
-    return Model(content["items"], content["V"], content["users"], content["U"], seen, scaling, settings, about["clients"])
+    return Model(
+        content["items"],
+        content["V"],
+        content["users"],
+        content["U"],
+        seen,
+        scaling,
+        settings,
+        about["clients"],
+    )
 
 
 def find_ids(known: Array, wanted: Any, role: str) -> Array:
@@ -153,6 +196,10 @@ def find_ids(known: Array, wanted: Any, role: str) -> Array:
     places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     missing = np.flatnonzero(known[places] != ids)
     if len(missing):
-        cure = "fold in their ratings to predict for new users" if role == "user" else "the model knows only items it was trained on"
+        cure = (
+            "fold in their ratings to predict for new users"
+            if role == "user"
+            else "the model knows only items it was trained on"
+        )
         raise InputError(f"unknown {role} {ids[missing[0]]!s} ({len(missing)} of {len(ids)} unknown): {cure}")
     return places

@@ -17,7 +17,7 @@ Array = NDArray[Any]
 class Shard(NamedTuple):
     """The ratings of one client; `by_item` is the transpose of `by_user`."""
 
-    index: int
+    client: int  # its number
     users: Array  # the rows of the whole table that are this client's
     by_user: sparse.csr_array
     by_item: sparse.csr_array
@@ -27,6 +27,7 @@ class Shard(NamedTuple):
 
 def assign_users(users: int, clients: int, seed: int) -> Array:
     """Which client each user belongs to: uniformly at random, sizes equal up to one."""
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
     require(clients >= 1, f"the number of clients must be at least 1, got {clients}")
     require(clients <= users, f"there are more clients ({clients}) than users ({users}): at most {users} clients")
     owner = np.empty(users, np.int64)
@@ -38,7 +39,11 @@ def assign_users(users: int, clients: int, seed: int) -> Array:
 def owners_from_names(names: Any, users: int) -> Array:
     """Which client each user belongs to, from one client name per user, numbered in the names' order."""
     array = np.asarray(names)
-    require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
+    require(
+        array.shape == (users,),
+        f"name one client per user: got {array.shape}, expected ({users},)",
+        DataError,
+    )
     owner: Array = np.unique(array, return_inverse=True)[1]
     return owner
 

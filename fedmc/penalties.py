@@ -2,8 +2,9 @@
 
     prox(Z, step) = argmin_X  step R(X) + 1/2 ||X - Z||^2
 
-The step is a number, or for separable penalties an array of Z's shape: a step for each entry. A constraint is a penalty whose value is infinite outside of its set. Any object with these two methods
-works as a penalty; those that also have `coefficients` run in the compiled kernels.
+The step is a number, or for separable penalties an array of Z's shape: a step for each entry. A constraint is a
+penalty whose value is infinite outside of its set. Any object with these two methods works as a penalty; those that
+also have `coefficients` run in the compiled kernels.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Separable:
 
     def prox(self, Z: Array, step: Step) -> Array:
         shrunk = np.sign(Z) * np.maximum(np.abs(Z) - step * self.l1, 0) / (1 + step * self.l2)
-        return np.clip(shrunk, self.lo, self.hi).astype(Z.dtype, copy=False)
+        return np.asarray(np.clip(shrunk, self.lo, self.hi), Z.dtype)
 
     def coefficients(self, width: int) -> Coefficients:
         return Coefficients(*(np.full(width, getattr(self, f.name)) for f in fields(self)))
@@ -124,9 +125,10 @@ class GroupL2:
         return float(self.weight * np.linalg.norm(X, axis=1).sum(dtype=np.float64))
 
     def prox(self, Z: Array, step: Step) -> Array:
+        threshold = step * self.weight
         norms = np.linalg.norm(Z, axis=1, keepdims=True)
-        keep = np.maximum(1 - step * self.weight / np.maximum(norms, np.finfo(Z.dtype).tiny), 0)
-        return (keep * Z).astype(Z.dtype, copy=False)
+        keep = 1 - threshold / np.maximum(norms, max(threshold, np.finfo(Z.dtype).tiny))
+        return np.asarray(keep * Z, Z.dtype)
 
     def __str__(self) -> str:
         return f"group-l2:{self.weight!r}"
@@ -195,8 +197,7 @@ class Coupling:
         return float(np.sum(self.rho / 2 * np.square(X - self.anchor), dtype=np.float64))
 
     def prox(self, Z: Array, step: Step) -> Array:
-        X: Array = (Z + step * self.rho * self.anchor) / (1 + step * self.rho)
-        return X
+        return np.asarray((Z + step * self.rho * self.anchor) / (1 + step * self.rho))
 
 
 def coefficients(penalty: object, width: int) -> Coefficients | None:

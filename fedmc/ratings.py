@@ -41,8 +41,10 @@ class Ratings:
         bad = np.flatnonzero(~np.isfinite(values))
         require(
             not len(bad),
-            lambda: f"rating {bad[0] + 1} (user {users[bad[0]]}, item {items[bad[0]]}) is {values[bad[0]]}: "
-            "ratings must be finite numbers; drop these rows",
+            lambda: (
+                f"rating {bad[0] + 1} (user {users[bad[0]]}, item {items[bad[0]]}) is {values[bad[0]]}: "
+                "ratings must be finite numbers; drop these rows"
+            ),
             DataError,
         )
         user_ids, rows = np.unique(users, return_inverse=True)
@@ -59,14 +61,16 @@ class Ratings:
 
 
 def as_ratings(X: Any, *, duplicates: Duplicates = "refuse") -> Ratings:
-    """Ratings from a `Ratings`, a DataFrame, a scipy sparse matrix, three arrays, or a 2-D array with NaN where unknown."""
+    """Ratings from a DataFrame, a scipy sparse matrix, three arrays, or a 2-D array with NaN where unknown."""
     if isinstance(X, Ratings):
         require(len(X) > 0, "there are no ratings: the table is empty", DataError)
         return X
     if hasattr(X, "columns") and hasattr(X, "__getitem__"):
         user, item, rating = find_columns([str(name) for name in X.columns])
         table = dict(zip(map(str, X.columns), X.columns, strict=True))
-        return Ratings.from_arrays(*(np.asarray(X[table[name]]) for name in (user, item, rating)), duplicates=duplicates)
+        return Ratings.from_arrays(
+            *(np.asarray(X[table[name]]) for name in (user, item, rating)), duplicates=duplicates
+        )
     if sparse.issparse(X):
         entries = sparse.coo_array(X)
         return _numbered(entries.row, entries.col, entries.data, entries.shape, duplicates)
@@ -91,20 +95,26 @@ _COLUMN_NAMES = {
 def find_columns(names: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[str, str, str]:
     """Which columns hold user, item and rating: those `wanted`, or by their usual names."""
     if wanted is not None:
-        require(len(wanted) == 3, f"name three columns (user, item, rating), got {len(wanted)}: {list(wanted)}", DataError)
+        require(
+            len(wanted) == 3,
+            f"name three columns (user, item, rating), got {len(wanted)}: {list(wanted)}",
+            DataError,
+        )
         for name in wanted:
             require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
         return wanted[0], wanted[1], wanted[2]
     lower = {name.strip().lower(): name for name in reversed(names)}
-    found = [next((lower[known] for known in usual if known in lower), None) for usual in _COLUMN_NAMES.values()]
-    for role, name in zip(_COLUMN_NAMES, found, strict=True):
+    found = []
+    for role, usual in _COLUMN_NAMES.items():
+        known = [lower[name] for name in usual if name in lower]
         require(
-            name is not None,
+            bool(known),
             f"no {role} column found: the table has {', '.join(names)}; call it {role!r} "
             "or name the three columns (--columns USER,ITEM,RATING)",
             DataError,
         )
-    return found[0], found[1], found[2]  # type: ignore[return-value]
+        found.append(known[0])
+    return found[0], found[1], found[2]
 
 
 def as_ids(ids: Any, role: str) -> Array:
@@ -126,7 +136,11 @@ def as_ids(ids: Any, role: str) -> Array:
         if kinds and all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
             return array.astype(np.int64)
         missing = np.array([value is None or value != value for value in array], dtype=bool)
-        require(not missing.any(), f"{role} id {int(missing.argmax()) + 1} is missing: give every row one", DataError)
+        require(
+            not missing.any(),
+            f"{role} id {int(missing.argmax()) + 1} is missing: give every row one",
+            DataError,
+        )
     return array.astype(np.str_)
 
 
@@ -183,6 +197,7 @@ def _csr(rows: Array, columns: Array, values: Array, shape: tuple[int, int]) -> 
 
 def split(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
     """Split off a random share of the ratings, the same whatever the order of the rows in the file: (rest, share)."""
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
     require(0 <= share < 1, f"the share to split off must be at least 0 and below 1, got {share}")
     count = round(share * len(ratings))
     require(len(ratings) - count > 0, f"a share of {share} of {len(ratings)} ratings leaves none to train on")

@@ -29,7 +29,9 @@ class Layout(NamedTuple):
     header: bool
 
 
-def read_ratings(path: str | Path, columns: Sequence[str] | None = None, *, duplicates: Duplicates = "refuse") -> Ratings:
+def read_ratings(
+    path: str | Path, columns: Sequence[str] | None = None, *, duplicates: Duplicates = "refuse"
+) -> Ratings:
     """Ratings from a text table: user, item, rating, and more columns that are ignored."""
     path = Path(path)
     require(path.is_file(), f"there is no file {path}", DataError)
@@ -37,7 +39,11 @@ def read_ratings(path: str | Path, columns: Sequence[str] | None = None, *, dupl
     if layout.header:
         wanted = find_columns(layout.names, columns)
     else:
-        require(columns is None, f"{path} has no header, so columns cannot be named: leave --columns away", DataError)
+        require(
+            columns is None,
+            f"{path} has no header, so columns cannot be named: leave --columns away",
+            DataError,
+        )
         wanted = layout.names[0], layout.names[1], layout.names[2]
     try:
         table = _read(path, layout, wanted)
@@ -46,7 +52,7 @@ def read_ratings(path: str | Path, columns: Sequence[str] | None = None, *, dupl
     ratings = table[wanted[2]].to_numpy()
     if not np.isfinite(ratings).all():
         _explain(path, layout, wanted, "a rating is not finite")
-    return Ratings.from_arrays(*(_ids(table[name]) for name in wanted[:2]), ratings, duplicates=duplicates)
+    return Ratings.from_arrays(_ids(table[wanted[0]]), _ids(table[wanted[1]]), ratings, duplicates=duplicates)
 
 
 def sniff(path: Path) -> Layout:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-def _row(row: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array) -> tuple[Array, Array]:
+def _row(
+    row: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array
+) -> tuple[Array, Array]:
     """The factors f_k (one a line) and the scaled ratings m_k of a row."""
     here = slice(indptr[row], indptr[row + 1])
     return F[indices[here]], (ratings[here] - shift) * inv

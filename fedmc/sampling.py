@@ -66,7 +66,10 @@ class CoinFlips:
         if chances.ndim == 0:
             chances = np.full(clients, chances)
         require(len(chances) == clients, f"give one chance per client ({clients}), got {len(chances)}")
-        require(bool(((chances > 0) & (chances <= 1)).all()), f"chances must be above 0 and at most 1, got {self.chances}")
+        require(
+            bool(((chances > 0) & (chances <= 1)).all()),
+            f"chances must be above 0 and at most 1, got {self.chances}",
+        )
         return chances
 
 

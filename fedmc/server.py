@@ -75,7 +75,10 @@ def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: 
         number += 1
         participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
         began = time.perf_counter()
-        old, state, bytes_up = state.V, *one_round(engine, cast._replace(task="round", round=number), state, participants)
+        old, state, bytes_up = (
+            state.V,
+            *one_round(engine, cast._replace(task="round", round=number), state, participants),
+        )
         cast = cast._replace(V=state.V, round=number)
         seconds = time.perf_counter() - began
         measured = number % measure_every == 0
@@ -157,4 +160,3 @@ def auto_beta(settings: Settings, clients: int, counts: Array, mean_squares: Arr
 def _check_objective(number: int, objective: float | None, opening: float | None) -> None:
     if objective is not None and opening is not None and not objective <= 1e6 * max(opening, 1.0):
         raise Diverged(number, f"the objective grew from {opening:.3g} to {objective:.3g}", "raise beta")
-

@@ -95,7 +95,11 @@ class Settings:
     def penalties(self, clients: int) -> tuple[Penalty, Penalty]:
         """The penalties R_i of the users and R of the items, with the bias columns fixed where there are any."""
         users = _penalty(self.penalty_users)
-        items = _penalty(self.penalty_users) * (1 / clients) if _is_auto(self.penalty_items) else _penalty(self.penalty_items)
+        items = (
+            _penalty(self.penalty_users) * (1 / clients)
+            if _is_auto(self.penalty_items)
+            else _penalty(self.penalty_items)
+        )
         if not self.biases:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
@@ -131,4 +135,3 @@ def _penalty(given: Any) -> Any:
     if not isinstance(penalty, Penalty):
         raise InputError(f"a penalty needs the methods value and prox, got {type(penalty).__name__}")
     return penalty
-

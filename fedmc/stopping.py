@@ -24,7 +24,10 @@ class Stop:
         require(self.rounds >= 0, f"rounds must be at least 0, got {self.rounds}")
         require(self.tolerance is None or self.tolerance > 0, f"tolerance must be above 0, got {self.tolerance}")
         require(self.seconds is None or self.seconds > 0, f"the time budget must be above 0 s, got {self.seconds}")
-        require(self.patience is None or self.patience >= 1, f"patience must be at least 1 round, got {self.patience}")
+        require(
+            self.patience is None or self.patience >= 1,
+            f"patience must be at least 1 round, got {self.patience}",
+        )
 
 
 def until(rounds: Iterable[Round], stop: Stop, interrupted: Callable[[], bool] = lambda: False) -> Iterator[Round]:

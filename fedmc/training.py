@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc.client import fit_users, must_refit, start_users
+from fedmc import kernels
+from fedmc.client import users_at
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import Diverged
 from fedmc.messages import Broadcast
@@ -50,6 +51,7 @@ def train(
     stop = stop or Stop()
     engine = LocalEngine(make_shards(ratings, owner, settings.dtype, test, validation))
     full = full or stop.tolerance is not None
+    kernels.warm_up(settings.dtype)
     history: list[Round] = []
     diverged = None
     try:
@@ -68,6 +70,20 @@ def collect(engine: LocalEngine, ratings: Ratings, settings: Settings, last: Rou
     cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
     U = np.zeros((len(ratings.users), settings.width), settings.dtype)
     for shard, state in zip(engine.shards, engine.states, strict=True):
-        refit = must_refit(state, cast)
-        U[shard.users] = fit_users(shard, start_users(shard, cast), last.V, cast) if refit else state.U  # type: ignore[union-attr]
+        U[shard.users] = users_at(shard, state, cast)
     return Model(ratings.items, last.V, ratings.users, U, ratings.matrix, last.scaling, settings, engine.clients)
+
+
+def summary(history: list[Round]) -> dict[str, Any]:
+    """How a run ended, in a few numbers."""
+    last = history[-1].diagnostics
+    return {
+        "test_rmse": last.test_rmse,
+        "train_rmse": last.train_rmse,
+        "objective": last.objective,
+        "rounds": history[-1].number,
+        "seconds": sum(round.seconds for round in history),
+        "bytes_up": sum(round.bytes_up for round in history),
+        "bytes_down": sum(round.bytes_down for round in history),
+        "certified": last.certified,
+    }

@@ -33,7 +33,14 @@ class Fit(NamedTuple):
 
 
 def als(
-    shard: Shard, users: Penalty, items: Penalty, width: int, *, sweeps: int = 100, tolerance: float = 1e-4, seed: int = 0
+    shard: Shard,
+    users: Penalty,
+    items: Penalty,
+    width: int,
+    *,
+    sweeps: int = 100,
+    tolerance: float = 1e-4,
+    seed: int = 0,
 ) -> Fit:
     """Exact alternating solves on one table, ratings centred and scaled, until V moves less than the tolerance."""
     data = shard.by_user.data.astype(np.float64)

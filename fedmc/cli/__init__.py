@@ -1,0 +1,46 @@
+"""The `fedmc` command. Heavy imports happen inside the commands, so that help comes at once."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from fedmc.cli import demo, train, use
+from fedmc.errors import FedmcError
+
+app = typer.Typer(
+    name="fedmc",
+    help="Matrix completion across organisations that may not pool their data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("evaluate")(use.evaluate)
+app.command("predict")(use.predict)
+app.command("recommend")(use.recommend)
+app.command("info")(use.info)
+app.command("demo")(demo.demo)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
+    if version:
+        from fedmc import __version__
+
+        typer.echo(f"fedmc {__version__}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Run the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except (FedmcError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)

@@ -1,0 +1,122 @@
+"""`fedmc train`"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmc.cli.display import Interrupt, progress_of_rounds, show_summary
+
+Option = typer.Option
+PENALTIES = "none, l2:W, l1:W, elastic-net:L1,L2, non-negative, box:LO,HI or group-l2:W"
+
+
+def train(
+    source: Annotated[str, typer.Argument(help="A CSV of user, item, rating[, timestamp], or `demo`.")],
+    rank: Annotated[int, Option(help="Number of factors.")] = 10,
+    clients: Annotated[int, Option(help="Simulated clients that the users are spread over.")] = 10,
+    active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
+    rounds: Annotated[int, Option(help="Communication rounds.")] = 50,
+    preset: Annotated[str, Option(help="fast, or paper: FedMC-ADMM as published.")] = "fast",
+    penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds.")] = None,
+    penalty_items: Annotated[str | None, Option(help="As for users; auto: the users', over the clients.")] = None,
+    beta: Annotated[str | None, Option(help="How tightly clients are tied to the shared items, or auto.")] = None,
+    inner_steps: Annotated[int | None, Option(help="Steps of each half in a client's round (the paper's N).")] = None,
+    loss: Annotated[str | None, Option(help="square, huber[:DELTA] or logistic.")] = None,
+    update: Annotated[str | None, Option(help="linearised or exact.")] = None,
+    sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
+    normalise: Annotated[str | None, Option(help="none, mean or standard.")] = None,
+    dtype: Annotated[str, Option(help="float32 or float64.")] = "float64",
+    test: Annotated[float, Option(help="Share of the ratings held out to test on.")] = 0.2,
+    validation: Annotated[float, Option(help="Share of the other ratings held out for --patience.")] = 0.0,
+    patience: Annotated[int | None, Option(help="Stop after so many rounds without a better validation RMSE.")] = None,
+    tolerance: Annotated[float | None, Option(help="Stop when both relative residuals are below.")] = None,
+    seconds: Annotated[float | None, Option(help="Stop after so many seconds of updates.")] = None,
+    diagnostics: Annotated[bool, Option("--diagnostics", help="Also what the theory speaks of (slower).")] = False,
+    measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
+    columns: Annotated[str | None, Option(help="Names of the user, item and rating columns, with commas.")] = None,
+    duplicates: Annotated[str, Option(help="A (user, item) pair that comes twice: refuse, last or mean.")] = "refuse",
+    seed: Annotated[int, Option(help="Same seed, same bits.")] = 0,
+    out: Annotated[Path | None, Option(help="Run folder; runs/TIME if not given.")] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
+    as_json: Annotated[bool, Option("--json", help="End with one line of JSON.")] = False,
+) -> None:  # fmt: skip
+    """Train a model over simulated clients and keep it in a run folder.
+
+    Ctrl-C stops after the round and keeps the run.
+    """
+    from fedmc import datasets, training
+    from fedmc.cli.runs import RunFolder
+    from fedmc.errors import InputError, require
+    from fedmc.partition import assign_users
+    from fedmc.ratings import split
+    from fedmc.settings import Settings
+    from fedmc.stopping import Stop
+
+    folder = RunFolder(out or Path("runs") / time.strftime("%Y%m%d-%H%M%S"), overwrite)
+    settings = Settings.preset(
+        preset, rank=rank, active=min(clients, 10) if active is None else active, beta=_number(beta), loss=loss,
+        penalty_users=penalty_users, penalty_items=penalty_items, inner_steps=inner_steps, update=update,
+        sampler=sampler, normalise=normalise, dtype=dtype, seed=seed,
+    )  # fmt: skip
+    require(clients >= 1, f"clients must be at least 1, got {clients}")
+    settings.make_sampler(clients)
+    require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+    stop = Stop(rounds, tolerance, seconds, patience)
+    if patience is not None and not validation:
+        raise InputError("--patience needs validation ratings: add --validation 0.1")
+    ratings = datasets.load_source(source, columns.split(",") if columns else None, duplicates=duplicates)  # type: ignore[arg-type]
+    owner = assign_users(len(ratings.users), clients, seed)
+    train_part, test_part = split(ratings, test, seed)
+    validation_part = None
+    if validation:
+        train_part, validation_part = split(train_part, validation, seed + 1)
+
+    plan = settings.to_dict() | {
+        "source": source,
+        "clients": clients,
+        "rounds": rounds,
+        "test": test,
+        "validation": validation,
+    }
+    with folder.staged() as staged, Interrupt() as interrupt:
+        staged.write_settings(plan)
+        with progress_of_rounds(rounds) as show:
+
+            def on_round(round: Any) -> None:
+                staged.append(round.record())
+                show(round)
+
+            run = training.train(
+                train_part, owner, settings, stop, test=test_part if test else None, validation=validation_part,
+                measure_every=measure_every, full=diagnostics, on_round=on_round, interrupted=interrupt,
+            )  # fmt: skip
+        run.model.save(staged.path / "model.npz")
+    summary = training.summary(run.history) | {
+        "clients": clients,
+        "rank": rank,
+        "preset": preset,
+        "out": str(folder.path),
+    }
+    if interrupt():
+        summary["stopped"] = "interrupted"
+    show_summary(summary, folder.path)
+    if run.diverged is not None:
+        raise run.diverged
+    if as_json:
+        typer.echo(json.dumps(summary))
+
+
+def _number(text: str | None) -> float | str | None:
+    from fedmc.errors import InputError
+
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"beta must be a number above 0 or 'auto', got {text!r}") from None

@@ -1,0 +1,133 @@
+"""`fedmc evaluate`, `predict`, `recommend`, `info`: what one does with a model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Place = Annotated[Path, typer.Argument(help="A run folder or a model.npz.", metavar="MODEL")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Columns = Annotated[str | None, typer.Option(help="Names of the user, item and rating columns, with commas.")]
+
+
+def _load(place: Path) -> Any:
+    from fedmc.cli.runs import model_path
+    from fedmc.model import load
+
+    return load(model_path(place))
+
+
+def evaluate(
+    model: Place,
+    source: Annotated[str, typer.Argument(help="Ratings to test on: a CSV, or `demo`.")],
+    fold_in: Annotated[
+        str | None, typer.Option(help="A CSV of earlier ratings of users the model has not seen.")
+    ] = None,
+    columns: Columns = None,
+    as_json: AsJson = False,
+) -> None:
+    """RMSE and mean absolute error of a model on ratings it was not trained on."""
+    import numpy as np
+
+    from fedmc.datasets import load_source
+
+    names = columns.split(",") if columns else None
+    fitted = _load(model)
+    if fold_in is not None:
+        fitted = fitted.fold_in(load_source(fold_in, names))
+    ratings = load_source(source, names)
+    entries = ratings.matrix.tocoo()
+    errors = fitted.predict(ratings.users[entries.row], ratings.items[entries.col]) - entries.data
+    result = {
+        "ratings": len(ratings),
+        "rmse": float(np.sqrt(np.mean(errors**2))),
+        "mae": float(np.mean(np.abs(errors))),
+    }
+    typer.echo(
+        json.dumps(result)
+        if as_json
+        else f"{len(ratings):,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
+    )
+
+
+def predict(
+    model: Place,
+    user: Annotated[str | None, typer.Argument(help="A user id.")] = None,
+    items: Annotated[list[str] | None, typer.Argument(help="Item ids.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="A CSV of user,item pairs instead.")] = None,
+) -> None:
+    """Predicted ratings, as CSV: of one user and some items, or of pairs from a file."""
+    from fedmc.errors import InputError
+
+    if pairs is not None:
+        users, wanted = _read_pairs(pairs)
+    elif user is not None and items:
+        users, wanted = [user] * len(items), list(items)
+    else:
+        raise InputError("name a user and at least one item, or a file of them (--pairs FILE)")
+    predictions = _load(model).predict(users, wanted)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["user", "item", "prediction"])
+    writer.writerows((u, i, f"{x:.4f}") for u, i, x in zip(users, wanted, predictions, strict=True))
+
+
+def recommend(
+    model: Place,
+    users: Annotated[list[str], typer.Argument(help="User ids.")],
+    n: Annotated[int, typer.Option("-n", "--n", help="Items for each user.")] = 10,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also items the user has rated.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The best items for each user, as CSV or JSON."""
+    ids, scores = _load(model).recommend(users, n, exclude_seen=not include_seen)
+    rows = [
+        (user, rank, item, round(float(score), 4))
+        for user, best, values in zip(users, ids.tolist(), scores, strict=True)
+        for rank, (item, score) in enumerate(zip(best, values, strict=True), 1)
+        if score == score
+    ]
+    if as_json:
+        fields = "user", "rank", "item", "score"
+        typer.echo(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["user", "rank", "item", "score"])
+    writer.writerows(rows)
+
+
+def info(model: Place, as_json: AsJson = False) -> None:
+    """What a model is: its size, how its ratings are scaled, its settings."""
+    fitted = _load(model)
+    facts = {
+        "users": len(fitted.users),
+        "items": len(fitted.items),
+        "ratings": int(fitted.seen.nnz),
+        "clients": fitted.clients,
+        "mean": fitted.scaling.mean,
+        "scale": fitted.scaling.scale,
+        **fitted.settings.to_dict(),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name:14} {value}")
+
+
+def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
+    from fedmc.errors import DataError, require
+
+    require(path.is_file(), f"there is no file {path}", DataError)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    if rows and [field.strip().lower() for field in rows[0][1][:2]] == ["user", "item"]:
+        rows = rows[1:]
+    require(bool(rows), f"{path} is empty: expected lines of user,item", DataError)
+    for number, row in rows:
+        require(len(row) >= 2, f"{path}, line {number}: expected user,item, got {row}", DataError)
+    return [row[0] for _, row in rows], [row[1] for _, row in rows]

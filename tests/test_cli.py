@@ -1,0 +1,302 @@
+"""The real command: what it prints, what it leaves behind, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmc.model import load
+from tests.conftest import planted
+
+FEDMC = str(Path(sys.executable).parent / "fedmc")
+FAST = ["--clients", "4", "--rounds", "3", "--rank", "2"]
+
+
+def run(*arguments, cwd, code=0, **options):
+    done = subprocess.run(
+        [FEDMC, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120, **options
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+def refuse(*arguments, cwd, message):
+    """Exit code 2, the reason on stderr, no traceback."""
+    done = run(*arguments, cwd=cwd, code=2)
+    assert message in " ".join(done.stderr.split()), done.stderr
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A CSV with header and string users."""
+    path = tmp_path_factory.mktemp("table") / "ratings.csv"
+    entries = planted().matrix.tocoo()
+    lines = [f"u{u},{i},{x:.3f}" for u, i, x in zip(entries.row, entries.col, entries.data, strict=True)]
+    path.write_text("user,item,rating\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(table):
+    run("train", table, *FAST, "--out", "run", cwd=table.parent)
+    return table.parent / "run"
+
+
+def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
+    done = run("train", table, *FAST, "--out", "run", "--json", cwd=tmp_path)
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert {"test_rmse", "train_rmse", "objective", "rounds", "seconds", "bytes_up", "bytes_down"} <= set(result)
+    assert result["rounds"] == 3
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "history.jsonl",
+        "model.npz",
+        "settings.toml",
+    ]
+    settings = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    assert settings["rank"] == 2
+    assert settings["preset_name"] == "fast"
+    history = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert [record["number"] for record in history] == [0, 1, 2, 3]
+    assert history[-1]["test_rmse"] == result["test_rmse"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_test_rmse_is_that_of_the_saved_model(table, tmp_path):
+    from fedmc.ratings import split
+    from fedmc.readers import read_ratings
+
+    result = json.loads(run("train", table, *FAST, "--out", "run", "--json", cwd=tmp_path).stdout.splitlines()[-1])
+    _, test = split(read_ratings(table), 0.2, 0)
+    entries = test.matrix.tocoo()
+    predicted = load(tmp_path / "run" / "model.npz").predict(test.users[entries.row], test.items[entries.col])
+    assert np.sqrt(np.mean((predicted - entries.data) ** 2)) == pytest.approx(result["test_rmse"], rel=1e-9)
+
+
+def test_diagnostics_are_in_the_history(table, tmp_path):
+    options = [
+        "--preset",
+        "paper",
+        "--diagnostics",
+        "--out",
+        "run",
+        "--beta",
+        "0.5",
+        "--penalty-users",
+        "l1:0.1",
+    ]
+    run("train", table, *FAST, *options, cwd=tmp_path)
+    last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
+    wanted = {
+        "lagrangian",
+        "primal_residual",
+        "dual_residual",
+        "stationarity",
+        "certified",
+        "nonzeros_users",
+        "nonzeros_items",
+    }
+    assert wanted <= set(last)
+
+
+def test_predict_recommend_evaluate_info(trained, table):
+    model = load(trained / "model.npz")
+    done = run("predict", "run", "u3", "5", "6", cwd=table.parent)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "user,item,prediction"
+    assert lines[1] == f"u3,5,{model.predict('u3', 5)[0]:.4f}"
+    pairs = table.parent / "pairs.csv"
+    pairs.write_text("user,item\nu3,5\nu4,6\n")
+    assert run("predict", "run/model.npz", "--pairs", pairs, cwd=table.parent).stdout.splitlines()[1] == lines[1]
+    best = json.loads(run("recommend", "run", "u3", "u4", "-n", "2", "--json", cwd=table.parent).stdout)
+    assert [row["item"] for row in best[:2]] == model.recommend("u3", 2)[0].tolist()
+    assert run("recommend", "run", "u3", "-n", "2", cwd=table.parent).stdout.startswith("user,rank,item,score\nu3,1,")
+    result = json.loads(run("evaluate", "run", table, "--json", cwd=table.parent).stdout)
+    assert result["ratings"] == len(planted())
+    assert 0 < result["rmse"] < 2
+    assert json.loads(run("info", "run", "--json", cwd=table.parent).stdout)["users"] == 40
+    assert "rank" in run("info", "run", cwd=table.parent).stdout
+
+
+def test_evaluate_folds_in_new_users(trained, table):
+    old, new = table.parent / "old.csv", table.parent / "new.csv"
+    old.write_text("user,item,rating\nnewcomer,1,4\nnewcomer,2,2\n")
+    new.write_text("user,item,rating\nnewcomer,3,3\n")
+    result = json.loads(run("evaluate", "run", new, "--fold-in", old, "--json", cwd=table.parent).stdout)
+    assert result["ratings"] == 1
+    refuse("evaluate", "run", new, cwd=table.parent, message="unknown user newcomer")
+
+
+def test_same_seed_same_model(table, tmp_path):
+    for name in ("a", "b"):
+        run("train", table, *FAST, "--out", name, "--seed", "7", cwd=tmp_path)
+    one, other = (load(tmp_path / name / "model.npz") for name in ("a", "b"))
+    assert one.V.tobytes() == other.V.tobytes()
+    assert one.U.tobytes() == other.U.tobytes()
+
+
+def test_interrupt_stops_after_the_round_and_keeps_the_run(table, tmp_path):
+    command = [FEDMC, "train", table, "--clients", "4", "--rounds", "1000000", "--out", "run", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    history = tmp_path / "run.part" / "history.jsonl"
+    deadline = time.monotonic() + 100
+    while not (history.is_file() and history.read_text().count("\n") > 3):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    result = json.loads(out.strip().splitlines()[-1])
+    assert result["stopped"] == "interrupted"
+    assert 3 <= result["rounds"] < 1000000
+    assert load(tmp_path / "run" / "model.npz").settings.rank == 10
+    assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == result["rounds"] + 1
+
+
+HEADER = "user,item,rating\n"
+BAD_FILES = {
+    "empty": ("", "is empty"),
+    "header only": (HEADER, "no ratings"),
+    "missing column": ("user,item,points\n1,2,3\n", "no rating column found"),
+    "not a number": (HEADER + "1,2,3\n1,3,good\n", "line 3: the rating should be a number, got 'good'"),
+    "NaN": (HEADER + "1,2,3\n1,3,nan\n", "line 3: the rating must be finite, got 'nan'"),
+    "infinite": (HEADER + "1,2,3\n1,3,-inf\n", "line 3: the rating must be finite, got '-inf'"),
+    "duplicates": (HEADER + "1,2,3\n1,2,4\n", "--duplicates last|mean"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(tmp_path, name):
+    text, message = BAD_FILES[name]
+    (tmp_path / "bad.csv").write_text(text)
+    refuse("train", "bad.csv", "--out", "run", cwd=tmp_path, message=message)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
+
+
+BAD_OPTIONS = {
+    "rank": (["--rank", "0"], "rank must be at least 1, got 0"),
+    "clients above users": (["--clients", "41"], "more clients (41) than users (40): at most 40 clients"),
+    "no clients": (["--clients", "0"], "clients must be at least 1, got 0"),
+    "active above clients": (["--active", "5"], "active must lie in 1..4 (the number of clients), got 5"),
+    "beta zero": (["--beta", "0"], "beta must be a finite number above 0 or 'auto', got 0.0"),
+    "beta negative": (["--beta=-1"], "beta must be a finite number above 0 or 'auto', got -1.0"),
+    "beta words": (["--beta", "much"], "beta must be a number above 0 or 'auto', got 'much'"),
+    "penalty": (["--penalty-users", "l9:1"], "unknown penalty 'l9': choose one of"),
+    "preset": (["--preset", "slow"], "unknown preset 'slow': choose one of paper, fast"),
+    "rank words": (["--rank", "many"], "not a valid integer"),
+    "columns": (["--columns", "user,item,stars"], "there is no column 'stars'"),
+    "test share": (["--test", "1.5"], "below 1, got 1.5"),
+    "patience": (["--patience", "3"], "add --validation"),
+    "client without ratings": (["--clients", "40", "--test", "0.99"], "has no training ratings"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options(table, tmp_path, name):
+    options, message = BAD_OPTIONS[name]
+    refuse("train", table, *FAST, *options, "--out", "run", cwd=tmp_path, message=message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_file(tmp_path):
+    refuse("train", "nowhere.csv", cwd=tmp_path, message="there is no file nowhere.csv")
+
+
+def test_duplicates_can_be_settled(tmp_path):
+    rows = [f"{u},{i},{(u * i) % 5 + 1}" for u in range(8) for i in range(6)]
+    (tmp_path / "twice.csv").write_text(HEADER + "\n".join([*rows, "1,2,5"]) + "\n")
+    for way in ("last", "mean"):
+        run(
+            "train",
+            "twice.csv",
+            "--clients",
+            "2",
+            "--rounds",
+            "1",
+            "--duplicates",
+            way,
+            "--out",
+            way,
+            cwd=tmp_path,
+        )
+    refuse("train", "twice.csv", "--duplicates", "first", "--out", "x", cwd=tmp_path, message="unknown way")
+
+
+def test_unknown_ids(trained, table):
+    refuse("predict", "run", "nobody", "5", cwd=table.parent, message="unknown user nobody")
+    refuse("predict", "run", "u3", "99", cwd=table.parent, message="unknown item 99")
+    refuse("predict", "run", "u3", "x", cwd=table.parent, message="unknown item x")
+    refuse("predict", "run", "u3", cwd=table.parent, message="at least one item")
+    refuse("recommend", "run", "nobody", cwd=table.parent, message="unknown user nobody")
+    refuse("recommend", "run", "u3", "-n", "0", cwd=table.parent, message="n must lie in 1..15")
+
+
+def test_bad_model_files(trained, table, tmp_path):
+    whole = (trained / "model.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    np.savez(tmp_path / "foreign.npz", x=np.zeros(2))
+    refuse("info", "cut.npz", cwd=tmp_path, message="cut.npz is not a whole fedmc model file")
+    refuse("info", "foreign.npz", cwd=tmp_path, message="not a fedmc model")
+    refuse("info", table, cwd=tmp_path, message="not a whole fedmc model file")
+    refuse("info", "none.npz", cwd=tmp_path, message="there is no model file none.npz")
+    refuse("info", ".", cwd=tmp_path, message="holds no model.npz")
+
+
+def test_an_existing_run_is_refused_and_kept(table, tmp_path):
+    run("train", table, *FAST, "--out", "run", cwd=tmp_path)
+    before = (tmp_path / "run" / "model.npz").read_bytes()
+    refuse("train", table, *FAST, "--out", "run", cwd=tmp_path, message="run exists already")
+    assert (tmp_path / "run" / "model.npz").read_bytes() == before
+    refuse("train", "nowhere.csv", "--out", "run", "--overwrite", cwd=tmp_path, message="no file")
+    assert (tmp_path / "run" / "model.npz").read_bytes() == before
+    run("train", table, *FAST, "--seed", "5", "--out", "run", "--overwrite", cwd=tmp_path)
+    assert (tmp_path / "run" / "model.npz").read_bytes() != before
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work")
+    refuse("train", table, *FAST, "--out", "precious", "--overwrite", cwd=tmp_path, message="not a run folder")
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
+
+
+def test_divergence_keeps_the_last_finite_model(table, tmp_path):
+    options = [
+        "--preset",
+        "paper",
+        "--clients",
+        "4",
+        "--active",
+        "2",
+        "--rounds",
+        "2000",
+        "--beta",
+        "1e-9",
+        "--out",
+        "run",
+    ]
+    refuse("train", table, *options, cwd=tmp_path, message="raise beta")
+    model = load(tmp_path / "run" / "model.npz")
+    assert np.isfinite(model.U).all()
+    assert np.isfinite(model.V).all()
+    last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
+    assert last["number"] < 2000
+
+
+def test_help_and_version(tmp_path):
+    for command in ("train", "evaluate", "predict", "recommend", "info", "demo"):
+        assert command in run("--help", cwd=tmp_path).stdout
+        assert "Usage" in run(command, "--help", cwd=tmp_path).stdout
+    assert run("--version", cwd=tmp_path).stdout.startswith("fedmc 0.")
+
+
+def test_a_read_only_place_is_said(table, tmp_path):
+    (tmp_path / "file").write_text("")
+    refuse("train", table, *FAST, "--out", "file/run", cwd=tmp_path, message="file")

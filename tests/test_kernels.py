@@ -1,0 +1,134 @@
+"""Every kernel against its numpy twin, also with NUMBA_DISABLE_JIT=1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from fedmc import kernels, reference
+
+TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
+
+
+@st.composite
+def problems(draw):
+    """Sparse ratings with empty, short and long rows, factors, and a coupling or none."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, columns = draw(st.integers(1, 12)), draw(st.integers(1, 12))
+    width = draw(st.integers(1, 9))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    mask = rng.random((rows, columns)) < density
+    matrix = sparse.csr_array(np.where(mask, rng.integers(1, 6, mask.shape), 0).astype(dtype))
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    shift, inv = (3.5, 0.9) if draw(st.booleans()) else (0.0, 1.0)
+    ratings = matrix.indptr, matrix.indices, matrix.data, dtype(shift), dtype(inv)
+    F, X = (rng.normal(size=(n, width)).astype(dtype) for n in (columns, rows))
+    if draw(st.booleans()):
+        rho, anchor = (
+            (rng.random((rows, width)) + 0.1).astype(dtype),
+            rng.normal(size=(rows, width)).astype(dtype),
+        )
+    else:
+        rho = anchor = np.empty((0, width), dtype)
+    return ratings, F, X, rho, anchor, dtype, rng
+
+
+def check(fast, slow, dtype):
+    np.testing.assert_allclose(fast, slow, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+PENALTIES = st.sampled_from(
+    [
+        (0, 0, -np.inf, np.inf),
+        (0.5, 0, -np.inf, np.inf),
+        (0, 0.7, -np.inf, np.inf),
+        (0.2, 0.3, 0, np.inf),
+        (0, 0, -0.5, 0.5),
+    ]
+)
+
+
+@given(problem=problems(), penalty=PENALTIES, N=st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_prox_steps(problem, penalty, N):
+    ratings, F, X, rho, anchor, dtype, _ = problem
+    numbers = [np.full(X.shape[1], value, dtype) for value in penalty]
+    L = dtype(max(np.linalg.norm(F.T @ F), 1e-3))
+    before = X.copy()
+    fast = kernels.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N)
+    assert np.array_equal(X, before)
+    assert fast.dtype == dtype
+    check(fast, reference.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N), dtype)
+
+
+@given(problem=problems(), fixed=st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_exact_rows(problem, fixed):
+    ratings, F, X, rho, anchor, dtype, rng = problem
+    width = X.shape[1]
+    free = np.sort(rng.permutation(width)[: max(1, width - fixed)])
+    l2 = np.full(width, 0.5, dtype)
+    fast = kernels.exact_rows(*ratings, F, X, rho, anchor, l2, free)
+    slow = reference.exact_rows(*ratings, F, X, rho, anchor, l2, free)
+    np.testing.assert_allclose(fast, slow, rtol=50 * TOLERANCE[dtype], atol=50 * TOLERANCE[dtype])
+
+
+def test_exact_rows_leaves_out_directions_that_no_rating_sees():
+    """One rating and two factors, no penalty: a least-squares answer without a blow-up."""
+    ratings = np.array([0, 1], np.int32), np.array([0], np.int32), np.array([2.0]), 0.0, 1.0
+    nothing = np.empty((0, 2))
+    F = np.array([[1.0, 1.0]])
+    x = kernels.exact_rows(*ratings, F, np.zeros((1, 2)), nothing, nothing, np.zeros(2), np.arange(2))[0]
+    assert F[0] @ x == pytest.approx(2)
+    assert np.abs(x).max() <= 2
+
+
+@given(problem=problems())
+@settings(max_examples=60, deadline=None)
+def test_gradient_rows_and_squared_errors(problem):
+    ratings, F, X, _, _, dtype, _ = problem
+    tolerance = 20 * TOLERANCE[dtype]
+    for name in ("gradient_rows", "squared_errors"):
+        fast, slow = getattr(kernels, name)(*ratings, F, X), getattr(reference, name)(*ratings, F, X)
+        np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance)
+
+
+def test_gram_and_residual_form_agree():
+    """A row with few ratings and high rank takes the residual form, one with many the Gram form."""
+    rng = np.random.default_rng(0)
+    width, N = 30, 5
+    for count in (2, 200):
+        F = rng.normal(size=(count, width))
+        ratings = (
+            np.array([0, count], np.int32),
+            np.arange(count, dtype=np.int32),
+            rng.normal(size=count),
+            0.0,
+            1.0,
+        )
+        nothing, X = np.empty((0, width)), rng.normal(size=(1, width))
+        none = np.zeros(width), np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
+        L = np.linalg.norm(F.T @ F)
+        arguments = (*ratings, F, X, nothing, nothing, *none, L, N)
+        check(kernels.prox_steps(*arguments), reference.prox_steps(*arguments), np.float64)
+
+
+def test_not_a_number_is_not_hidden_by_the_prox():
+    ratings = np.array([0, 1], np.int32), np.array([0], np.int32), np.array([np.nan]), 0.0, 1.0
+    one, nothing = np.ones((1, 1)), np.empty((0, 1))
+    numbers = np.array([0.5]), np.zeros(1), np.array([-1.0]), np.array([1.0])
+    assert np.isnan(kernels.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2)).all()
+
+
+def test_bounds_cover_all_rows_once():
+    for counts in ([], [0], [5], [0, 0, 100, 0], list(range(200))):
+        indptr = np.cumsum([0, *counts]).astype(np.int32)
+        for chunks in (1, 2, 7, 64):
+            bounds = kernels._bounds(indptr, chunks)
+            assert bounds[0] == 0
+            assert bounds[-1] == len(counts)
+            assert (np.diff(bounds) >= 0).all()

@@ -1,0 +1,103 @@
+"""Losses: gradients, curvature, and a loss of one's own through the whole system."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmc import losses
+from fedmc.errors import InputError
+from fedmc.losses import Huber, Logistic, Loss, Square
+from fedmc.server import rounds
+from fedmc.settings import Settings
+from tests.conftest import local_engine, planted
+
+
+@dataclass(frozen=True)
+class PlainSquare:
+    """The square loss, but not recognised as such: it takes the general path."""
+
+    curvature: float = 1.0
+
+    def value(self, x, m):
+        return np.square(x - m) / 2
+
+    def gradient(self, x, m):
+        return x - m
+
+    def link(self, x):
+        return x
+
+
+every = pytest.mark.parametrize(
+    "loss", [Square(), Huber(0.7), Logistic(), PlainSquare()], ids=lambda x: type(x).__name__
+)
+
+
+@every
+@given(x=st.floats(-6, 6), y=st.floats(-6, 6), m=st.sampled_from([0.0, 0.3, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_gradient_and_curvature(loss, x, y, m):
+    x, y, m = np.array([x]), np.array([y]), np.array([m])
+    h = 1e-5
+    numeric = (loss.value(x + h, m) - loss.value(x - h, m)) / (2 * h)
+    np.testing.assert_allclose(loss.gradient(x, m), numeric, atol=1e-4)
+    assert np.abs(loss.gradient(x, m) - loss.gradient(y, m)) <= loss.curvature * np.abs(x - y) + 1e-12
+    assert isinstance(loss, Loss)
+
+
+def run_with(loss, **changes):
+    engine = local_engine(planted(), 4)
+    settings = Settings.preset("paper", rank=3, active=2, beta=0.5, loss=loss, **changes)
+    return list(itertools.islice(rounds(engine, settings, full=True), 20))
+
+
+@pytest.mark.parametrize("penalty", ["l2:0.1", "l1:0.1", "non-negative", "group-l2:0.2"])
+def test_general_path_gives_the_iterates_of_the_fast_one(penalty):
+    fast, general = (run_with(loss, penalty_users=penalty) for loss in (Square(), PlainSquare()))
+    for a, b in zip(fast, general, strict=True):
+        np.testing.assert_allclose(a.V, b.V, rtol=1e-9)
+        assert a.diagnostics.objective == pytest.approx(b.diagnostics.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["huber:0.5", "logistic"])
+def test_other_losses_go_down(loss):
+    ratings = planted()
+    if loss == "logistic":
+        ratings.matrix.data[:] = ratings.matrix.data > 3
+    engine = local_engine(ratings, 4)
+    settings = Settings.preset("paper", rank=3, active=4, beta=0.5, loss=loss)
+    seen = [round.diagnostics.objective for round in itertools.islice(rounds(engine, settings), 40)]
+    assert seen[-1] < 0.5 * seen[0]
+
+
+def test_fast_preset_takes_other_losses_too():
+    engine = local_engine(planted(), 4)
+    settings = Settings.preset("fast", rank=3, active=2, loss="huber:0.5", penalty_users="l2:0.1")
+    seen = [round.diagnostics.objective for round in itertools.islice(rounds(engine, settings), 30)]
+    assert seen[-1] < 0.5 * seen[0]
+
+
+def test_words():
+    assert losses.parse("square") == Square()
+    assert losses.parse("huber:0.5") == Huber(0.5)
+    assert losses.parse(str(Huber(0.5))) == Huber(0.5)
+    assert losses.parse(str(Logistic())) == Logistic()
+    for words, message in (
+        ("cubic", "unknown loss"),
+        ("huber:x", "not a number"),
+        ("square:1", "no number"),
+        ("huber:0", "above 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            losses.parse(words)
+
+
+def test_exact_update_needs_the_square_loss():
+    with pytest.raises(InputError, match="needs the square loss"):
+        Settings.preset("paper", loss="logistic", update="exact")

@@ -1,0 +1,56 @@
+"""MovieLens, where it is: the paper preset's mark, memory, and the fast preset's band."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.realdata
+FEDMC = str(Path(sys.executable).parent / "fedmc")
+
+
+def train(source, out, *options):
+    done = subprocess.run(
+        [FEDMC, "train", source, "--out", out, "--json", *options],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_paper_preset_on_movielens_1m(data_folder, tmp_path):
+    """Raw ratings, r = 5, N = 10, beta = 0.3, 10 of 100 clients, 100 rounds: near 0.96, within 600 MB."""
+    options = [
+        "--preset",
+        "paper",
+        "--rank",
+        "5",
+        "--inner-steps",
+        "10",
+        "--beta",
+        "0.3",
+        "--clients",
+        "100",
+        "--active",
+        "10",
+        "--rounds",
+        "100",
+    ]
+    result = train(data_folder / "ml-1m" / "ratings.dat", tmp_path / "run", *options)
+    assert 0.945 < result["test_rmse"] < 0.975
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, kilobytes here
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit < 600e6
+
+
+def test_fast_preset_on_movielens_100k(data_folder, tmp_path):
+    """Well below biases only (about 0.94 on such splits)."""
+    options = ["--rank", "5", "--clients", "20", "--rounds", "30"]
+    result = train(data_folder / "ml-100k" / "u.data", tmp_path / "run", *options)
+    assert 0.85 < result["test_rmse"] < 0.93
