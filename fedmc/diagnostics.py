@@ -69,19 +69,11 @@ def diagnose(
 ) -> Diagnostics:
     """Ask all clients for their measures at V and put them together."""
     p, V = cast.clients, cast.V
-    _, penalty = cast.settings.penalties(p)
     sums = engine.ask(cast._replace(task="measure", full=full), range(p))
-    factors = V[:, : cast.settings.rank]
-    basic = Diagnostics(
-        objective=(sums.number("loss") + sums.number("penalty")) / p + penalty.value(V),
-        train_rmse=_rmse(sums, "train"),
-        test_rmse=_rmse(sums, "test"),
-        validation_rmse=_rmse(sums, "validation"),
-        nonzeros_users=sums.number("nonzeros") / max(sums.number("entries"), 1),
-        nonzeros_items=float(np.count_nonzero(factors)) / factors.size,
-    )
+    basic = from_sums(sums, cast)
     if not full:
         return basic
+    _, penalty = cast.settings.penalties(p)
     nu = S - p * cast.beta * V
     needed, certified = certificate.update(sums)
     return basic._replace(
@@ -91,6 +83,20 @@ def diagnose(
         stationarity=float(np.sqrt(np.square(sums["gradient_V"] + nu).sum() + sums.number("stationarity_U"))),
         beta_needed=needed,
         certified=certified,
+    )
+
+
+def from_sums(sums: Sums, cast: Broadcast) -> Diagnostics:
+    """The diagnostics that every measurement gives."""
+    _, penalty = cast.settings.penalties(cast.clients)
+    factors = cast.V[:, : cast.settings.rank]
+    return Diagnostics(
+        objective=(sums.number("loss") + sums.number("penalty")) / cast.clients + penalty.value(cast.V),
+        train_rmse=_rmse(sums, "train"),
+        test_rmse=_rmse(sums, "test"),
+        validation_rmse=_rmse(sums, "validation"),
+        nonzeros_users=sums.number("nonzeros") / max(sums.number("entries"), 1),
+        nonzeros_items=float(np.count_nonzero(factors)) / factors.size,
     )
 
 

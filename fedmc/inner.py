@@ -83,7 +83,7 @@ def lipschitz(F: Array, loss: Loss) -> float:
 def prox_steps(
     problem: Problem, F: Array, X: Array, penalty: Penalty, N: int, coupling: Coupling | None = None
 ) -> Array:
-    """N proximal gradient steps from X with step 1/L; with a coupling the penalty must be separable or absent."""
+    """N proximal gradient steps from X with step 1/L."""
     L = lipschitz(F, problem.loss)
     numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
@@ -91,9 +91,11 @@ def prox_steps(
         arguments = [n.astype(dtype) for n in numbers]
         fast: Array = kernels.prox_steps(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N)
         return fast
-    term = penalty if coupling is None else coupling
     for _ in range(N):
-        X = np.asarray(term.prox(X - gradient(problem, F, X) / L, 1 / L), X.dtype)
+        Z = X - gradient(problem, F, X) / L
+        # A coupled half's penalty only fixes columns, which a step of 0 does too.
+        X = penalty.prox(Z, 1 / L) if coupling is None else penalty.prox(coupling.prox(Z, 1 / L), 0.0)
+        X = np.asarray(X, F.dtype)
     return X
 
 

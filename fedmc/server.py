@@ -20,7 +20,7 @@ from fedmc.diagnostics import Certificate, Diagnostics, diagnose
 from fedmc.engines import Engine
 from fedmc.errors import Diverged, require
 from fedmc.inner import Scaling
-from fedmc.messages import Broadcast
+from fedmc.messages import Broadcast, Sums
 from fedmc.penalties import Fixed
 from fedmc.sampling import server_rng
 from fedmc.settings import Settings
@@ -65,27 +65,25 @@ def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: 
     certificate = Certificate(settings, p, float(sampler.probabilities(p).min()))
     began = time.perf_counter()
     first = sampler.draw(1, p, settings.seed)
-    cast, state, bytes_up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
+    cast, state, down, up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
     seconds = time.perf_counter() - began
     opening = diagnose(engine, cast, state.S, None, certificate, full)
     everyone = tuple(range(p)) if state.seen else ()
-    yield Round(0, p, everyone, seconds, p * cast.V.nbytes, bytes_up, opening, cast.V, cast.beta, cast.scaling)
+    yield Round(0, p, everyone, seconds, down, up, opening, cast.V, cast.beta, cast.scaling)
     number = 0
     while True:
         number += 1
         participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
         began = time.perf_counter()
-        old, state, bytes_up = (
-            state.V,
-            *one_round(engine, cast._replace(task="round", round=number), state, participants),
-        )
+        old = state.V
+        state, up = one_round(engine, cast._replace(task="round", round=number), state, participants)
         cast = cast._replace(V=state.V, round=number)
         seconds = time.perf_counter() - began
         measured = number % measure_every == 0
         seen = diagnose(engine, cast, state.S, old, certificate, full) if measured else Diagnostics()
         _check_objective(number, seen.objective, opening.objective)
         down = len(participants) * cast.V.nbytes
-        yield Round(number, p, participants, seconds, down, bytes_up, seen, cast.V, cast.beta, cast.scaling)
+        yield Round(number, p, participants, seconds, down, up, seen, cast.V, cast.beta, cast.scaling)
 
 
 def one_round(
@@ -110,33 +108,50 @@ def next_items(S: Array, seen: int, cast: Broadcast) -> Array:
     return np.ascontiguousarray(V, cast.settings.dtype)
 
 
-def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> tuple[Broadcast, ServerState, int]:
+class Start(NamedTuple):
+    """Where a run begins, and what it took to get there."""
+
+    cast: Broadcast
+    state: ServerState
+    bytes_down: int
+    bytes_up: int
+
+
+def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Start:
     """The start: V, the ratings' mean and spread, beta, and with `entry="all"` everybody's S. All of it from sums."""
     p, everyone = engine.clients, range(engine.clients)
     V = start_items(engine.items, settings)
     cast = Broadcast("moments", 0, p, settings, V)
-    bytes_up = 0
+    down = up = 0
     if settings.normalise != "none" or settings.beta == "auto":
         moments = engine.ask(cast, everyone)
-        bytes_up += p * moments.nbytes
-        count = moments.number("count")
-        mean = moments.number("sum") / count
-        variance = moments.number("squares") / count - mean**2
-        spread = float(np.sqrt(variance)) if settings.normalise == "standard" and variance > 1e-12 else 1.0
-        cast = cast._replace(scaling=Scaling(mean if settings.normalise != "none" else 0.0, spread))
+        up += p * moments.nbytes
+        cast = cast._replace(scaling=scaling_of(moments, settings))
     if settings.beta == "auto":
         scale = engine.ask(cast._replace(task="scale"), first)
-        bytes_up += len(first) * scale.nbytes
         beta = auto_beta(settings, p, moments["items"], scale["squares"] / scale.number("users"))
         cast = cast._replace(beta=beta.astype(settings.dtype))
+        up += len(first) * scale.nbytes
+        down += len(first) * V.nbytes + p * sum(beta.shape) * beta.itemsize  # beta travels as its two factors
     else:
         cast = cast._replace(beta=float(settings.beta))
     state = ServerState(np.zeros(V.shape), V, 0)
     if settings.entry == "all":
         reply = engine.ask(cast._replace(task="start"), everyone)
         state = ServerState(reply["S"].astype(np.float64), V, p)
-        bytes_up += p * V.nbytes
-    return cast, state, bytes_up
+        down, up = down + p * V.nbytes, up + p * V.nbytes
+    return Start(cast, state, down, up)
+
+
+def scaling_of(moments: Sums, settings: Settings) -> Scaling:
+    """Mean and standard deviation of all ratings, from their count, sum and sum of squares."""
+    if settings.normalise == "none":
+        return Scaling()
+    count = moments.number("count")
+    mean = moments.number("sum") / count
+    variance = moments.number("squares") / count - mean**2
+    wanted = settings.normalise == "standard" and variance > 1e-12 * max(mean**2, 1e-12)
+    return Scaling(mean, float(np.sqrt(variance)) if wanted else 1.0)
 
 
 def start_items(items: int, settings: Settings) -> Array:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
-
-import numpy as np
 
 from fedmc import losses, penalties, sampling
 from fedmc.errors import InputError, require, unknown
@@ -78,14 +77,29 @@ class Settings:
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
+        if self.beta == "auto":
+            separable = penalties.coefficients(self.penalties(1)[1], self.width) is not None
+            require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
 
     @property
     def width(self) -> int:
         """Columns of U and V: the rank, and with biases [u, 1, b_user] and [v, b_item, 1]."""
         return self.rank + 2 * self.biases
 
+    @cached_property
+    def _parsed(self) -> tuple[Loss, Any, Any]:
+        """Loss, users' penalty and items' penalty (None: the users' over p), made of their words once."""
+        loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
+        users = _penalty(self.penalty_users)
+        auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
+        if auto and not hasattr(users, "__mul__"):
+            raise InputError(
+                "penalty_items='auto' scales the users' penalty, which cannot be scaled: give penalty_items"
+            )
+        return loss, users, None if auto else _penalty(self.penalty_items)
+
     def make_loss(self) -> Loss:
-        return losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
+        return self._parsed[0]
 
     def make_sampler(self, clients: int) -> Sampler:
         if isinstance(self.sampler, str):
@@ -94,19 +108,12 @@ class Settings:
 
     def penalties(self, clients: int) -> tuple[Penalty, Penalty]:
         """The penalties R_i of the users and R of the items, with the bias columns fixed where there are any."""
-        users = _penalty(self.penalty_users)
-        items = (
-            _penalty(self.penalty_users) * (1 / clients)
-            if _is_auto(self.penalty_items)
-            else _penalty(self.penalty_items)
-        )
+        _, users, items = self._parsed
+        if items is None:
+            items = users * (1 / clients)
         if not self.biases:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
-
-    def bytes_per_matrix(self, items: int) -> int:
-        """What one matrix of item factors weighs on the wire."""
-        return items * self.width * np.dtype(self.dtype).itemsize
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only: penalties and losses in words, an object of the user's own as its str."""
@@ -126,12 +133,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _is_auto(value: object) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
 def _penalty(given: Any) -> Any:
     penalty = penalties.parse(given) if isinstance(given, str) else given
-    if not isinstance(penalty, Penalty):
+    if not (hasattr(penalty, "value") and hasattr(penalty, "prox")):
         raise InputError(f"a penalty needs the methods value and prox, got {type(penalty).__name__}")
     return penalty

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedmc import kernels
 from fedmc.client import users_at
+from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import Diverged
 from fedmc.messages import Broadcast
@@ -62,16 +63,19 @@ def train(
         if not history:
             raise
         diverged = error
-    return Run(collect(engine, ratings, settings, history[-1]), history, diverged)
-
-
-def collect(engine: LocalEngine, ratings: Ratings, settings: Settings, last: Round) -> Model:
-    """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
+    last = history[-1]
     cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
-    U = np.zeros((len(ratings.users), settings.width), settings.dtype)
+    if last.diagnostics.objective is None:
+        history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
+    return Run(collect(engine, ratings, cast), history, diverged)
+
+
+def collect(engine: LocalEngine, ratings: Ratings, cast: Broadcast) -> Model:
+    """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
+    U = np.zeros((len(ratings.users), cast.settings.width), cast.V.dtype)
     for shard, state in zip(engine.shards, engine.states, strict=True):
         U[shard.users] = users_at(shard, state, cast)
-    return Model(ratings.items, last.V, ratings.users, U, ratings.matrix, last.scaling, settings, engine.clients)
+    return Model(ratings.items, cast.V, ratings.users, U, ratings.matrix, cast.scaling, cast.settings, cast.clients)
 
 
 def summary(history: list[Round]) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_clients_by_mapping_array_and_column():
         ({"preset": "slow"}, "unknown preset 'slow'"),
         ({"penalty_users": "l7:1"}, "unknown penalty"),
         ({"penalty_users": 3}, "needs the methods value and prox"),
+        ({"penalty_items": "group-l2:1"}, "beta='auto' needs a separable penalty"),
         ({"inner_steps": 0}, "inner_steps must be at least 1"),
         ({"dtype": "float16"}, "float32 or float64"),
         ({"update": "both"}, "unknown update"),
@@ -198,7 +199,7 @@ def test_the_server_does_not_grow_with_the_clients():
     sizes = set()
     for clients in (2, 40):
         engine = local_engine(planted(), clients)
-        cast, state, _ = start_up(engine, FedMC(3, preset="paper", active=1).settings(clients), (0,))
+        cast, state, *_ = start_up(engine, FedMC(3, preset="paper", active=1).settings(clients), (0,))
         sizes.add(sum(np.asarray(part).nbytes for part in (*state, cast.V, cast.beta)))
     assert len(sizes) == 1
 

@@ -81,6 +81,9 @@ def test_fast_preset_takes_other_losses_too():
     settings = Settings.preset("fast", rank=3, active=2, loss="huber:0.5", penalty_users="l2:0.1")
     seen = [round.diagnostics.objective for round in itertools.islice(rounds(engine, settings), 30)]
     assert seen[-1] < 0.5 * seen[0]
+    for state in engine.states:
+        assert (state.U[:, 3] == 1).all()
+        assert (state.W[:, 4] == 1).all()
 
 
 def test_words():
