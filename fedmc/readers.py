@@ -60,7 +60,7 @@ def sniff(path: Path) -> Layout:
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         first = file.readline(100_000).rstrip("\r\n")
     require(first != "", f"{path} is empty: expected lines of user, item, rating", DataError)
-    delimiter = next((mark for mark in DELIMITERS if first.count(mark) >= 2), None)
+    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= 3), None)
     if delimiter is None:
         raise DataError(
             f"{path}, line 1: expected at least three fields (user, item, rating) separated by one of "
@@ -96,7 +96,10 @@ def _lines(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         if len(layout.delimiter) == 1:
             reader = csv.reader(file, delimiter=layout.delimiter)
-            yield from ((reader.line_num, row) for row in reader if row)
+            try:
+                yield from ((reader.line_num, row) for row in reader if row)
+            except csv.Error as error:
+                raise DataError(f"{path}, line {reader.line_num}: {error}") from None
         else:
             numbered = enumerate(file, 1)
             yield from ((number, line.rstrip("\r\n").split("::")) for number, line in numbered if line.strip())
@@ -119,7 +122,10 @@ def _explain(path: Path, layout: Layout, wanted: tuple[str, str, str], error: st
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    return line.split(delimiter) if len(delimiter) > 1 else next(csv.reader([line], delimiter=delimiter))
+    try:
+        return line.split(delimiter) if len(delimiter) > 1 else next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:
+        return []
 
 
 def _is_number(text: str) -> bool:
