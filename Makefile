@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test slow lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/fedmc demo
@@ -13,7 +13,7 @@ test: $(STAMP) lint
 	$(BIN)/python -m pytest -q -m "not slow"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q tests/test_kernels.py -m "not slow"
 
-test-all: test
+slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
 
 lint: $(STAMP)

@@ -18,7 +18,7 @@ from fedmc import kernels
 from fedmc.engines.local import LocalEngine
 from fedmc.partition import assign_users, make_shards
 from fedmc.ratings import Ratings
-from fedmc.readers import read_ratings
+from fedmc.readers import read_source
 from fedmc.server import rounds
 from fedmc.settings import Settings
 
@@ -57,7 +57,7 @@ def compare(shards, rank: int, N: int) -> None:
 
 
 def main() -> None:
-    ratings = read_ratings(sys.argv[1]) if len(sys.argv) > 1 else made_up()
+    ratings = read_source(sys.argv[1]) if len(sys.argv) > 1 else made_up()
     print(f"{ratings}, {CLIENTS} clients, {ACTIVE} a round: fedmc, plain numpy and scipy, ratio; how far apart V ends")
     kernels.warm_up("float64")
     shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")

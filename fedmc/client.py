@@ -31,7 +31,7 @@ from fedmc.inner import Problem
 from fedmc.measures import measure
 from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
-from fedmc.penalties import Coupling, Fixed, Penalty, none
+from fedmc.penalties import Coupling, Fixed, Penalty, none, project
 from fedmc.sampling import client_rng
 
 Array = NDArray[Any]
@@ -48,7 +48,7 @@ class ClientState(NamedTuple):
 def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:
     """Do what the broadcast asks: the new state, and what goes up."""
     if cast.task == "moments":
-        return state, moments(shard)
+        return state, moments(shard, cast)
     if cast.task == "scale":
         return state, user_scale(shard, cast)
     if cast.task == "start":
@@ -84,12 +84,11 @@ def start(shard: Shard, cast: Broadcast) -> ClientState:
 
 
 def start_users(shard: Shard, cast: Broadcast) -> Array:
-    """U uniform in [0, 1], from the client's own generator; columns the model fixes at their value."""
+    """U uniform in [0, 1], from the client's own generator, inside its constraints."""
     settings = cast.settings
     users, _ = settings.penalties(cast.clients)
     drawn = client_rng(settings.seed, shard.client).random((len(shard.users), settings.width))
-    start: Array = users.prox(drawn, 0.0) if isinstance(users, Fixed) else drawn
-    return start.astype(cast.V.dtype)
+    return project(users, drawn).astype(cast.V.dtype)
 
 
 def fit_users(shard: Shard, U: Array, F: Array, cast: Broadcast) -> Array:
@@ -119,12 +118,14 @@ def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
     """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none."""
     if state is not None and not cast.settings.fold_in:
         return state.U
-    return fit_users(shard, start_users(shard, cast), cast.V, cast)
+    penalty, _ = cast.settings.penalties(cast.clients)
+    U = start_users(shard, cast) if state is None else state.U
+    return inner.minimise(_by_user(shard, cast), cast.V, U, penalty, tolerance=1e-5)
 
 
-def moments(shard: Shard) -> Sums:
-    """Count, sum and sum of squares of the ratings, and how often each item was rated."""
-    data = shard.by_user.data.astype(np.float64)
+def moments(shard: Shard, cast: Broadcast) -> Sums:
+    """Count, sum and sum of squares of the ratings less `cast.scaling.mean`, and how often each item was rated."""
+    data = shard.by_user.data.astype(np.float64) - cast.scaling.mean
     return Sums.of(count=data.size, sum=data.sum(), squares=np.square(data).sum(), items=np.diff(shard.by_item.indptr))
 
 
@@ -135,9 +136,9 @@ def user_scale(shard: Shard, cast: Broadcast) -> Sums:
 
 
 def _items_free(cast: Broadcast) -> Penalty:
-    """W carries no penalty of its own (R is the server's), but what the model fixes in V is fixed in W."""
+    """W carries no penalty of its own (R is the server's), but with biases its column of ones is fixed too."""
     _, items = cast.settings.penalties(cast.clients)
-    return Fixed(items.columns, items.values) if isinstance(items, Fixed) else none()
+    return Fixed(items.columns, items.values) if cast.settings.biases and isinstance(items, Fixed) else none()
 
 
 def _by_user(shard: Shard, cast: Broadcast) -> Problem:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedmc.building import Duplicates
 from fedmc.errors import DataError
-from fedmc.ratings import Duplicates, Ratings, as_ratings
-from fedmc.readers import read_ratings
+from fedmc.ratings import Ratings, as_ratings
+from fedmc.readers import read_source
 
 
 def load_source(source: str, columns: Sequence[str] | None = None, *, duplicates: Duplicates = "refuse") -> Ratings:
     """Ratings from a file, or `demo`."""
-    return demo() if source == "demo" else read_ratings(source, columns, duplicates=duplicates)
+    return demo() if source == "demo" else read_source(source, columns, duplicates=duplicates)
 
 
 def demo() -> Ratings:

@@ -15,6 +15,14 @@ from fedmc.settings import Settings
 Array = NDArray[Any]
 
 
+class ServerState(NamedTuple):
+    """All that the server remembers between rounds: nothing in it grows with the number of clients."""
+
+    S: Array  # float64, n x r
+    V: Array
+    seen: int  # clients inside S
+
+
 class Diagnostics(NamedTuple):
     """Of a round; None where it was not asked for or does not apply."""
 
@@ -38,11 +46,14 @@ class Certificate:
         beta > max{ 8 N L^2 / (p L_V),  8 (8 + N) L_U'^2 / (p_min p L_U) }
 
     L_V and L_U are lower bounds, L and L_U' upper ones. The paper writes min; its proof needs both brackets positive,
-    so the condition is with max. It speaks of the linearised update with one beta; elsewhere there is no certificate.
+    so the condition is with max. It speaks of the linearised update with one beta, and of draws that do not depend on
+    the past; elsewhere there is no certificate.
     """
 
     def __init__(self, settings: Settings, clients: int, p_min: float) -> None:
-        self.covered = settings.update == "linearised" and settings.fit_users_to == "W" and settings.dual_step == 1
+        as_published = settings.update == "linearised" and settings.fit_users_to == "W" and settings.dual_step == 1
+        independent = getattr(settings.make_sampler(clients), "independent", True)
+        self.covered = as_published and independent and settings.beta != "auto"
         self.settings, self.clients, self.p_min = settings, clients, p_min
         self.L = self.L_U_high = 0.0
         self.L_U_low = self.L_V_low = np.inf
@@ -52,6 +63,8 @@ class Certificate:
         if not self.covered:
             return None, None
         high = {name: sums.number(name) ** (1 / POWER) for name in ("L_high", "L_U_high", "L_U_low", "L_V_low")}
+        if not all(0 < value < np.inf for value in high.values()):
+            return np.inf, False
         self.L, self.L_U_high = max(self.L, high["L_high"]), max(self.L_U_high, high["L_U_high"])
         self.L_U_low, self.L_V_low = (
             min(self.L_U_low, 1 / high["L_U_low"]),
@@ -65,7 +78,7 @@ class Certificate:
 
 
 def diagnose(
-    engine: Engine, cast: Broadcast, S: Array, V_before: Array | None, certificate: Certificate, full: bool
+    engine: Engine, cast: Broadcast, state: ServerState, V_before: Array | None, certificate: Certificate, full: bool
 ) -> Diagnostics:
     """Ask all clients for their measures at V and put them together."""
     p, V = cast.clients, cast.V
@@ -74,16 +87,21 @@ def diagnose(
     if not full:
         return basic
     _, penalty = cast.settings.penalties(p)
-    nu = S - p * cast.beta * V
     needed, certified = certificate.update(sums)
     return basic._replace(
         lagrangian=sums.number("lagrangian") + penalty.value(V),
         primal_residual=float(np.sqrt(sums.number("gap"))),
         dual_residual=None if V_before is None else float(np.sqrt(p) * np.linalg.norm(cast.beta * (V - V_before))),
-        stationarity=float(np.sqrt(np.square(sums["gradient_V"] + nu).sum() + sums.number("stationarity_U"))),
+        stationarity=None if V_before is None else _stationarity(sums, state, cast),
         beta_needed=needed,
         certified=certified,
     )
+
+
+def _stationarity(sums: Sums, state: ServerState, cast: Broadcast) -> float:
+    """The two norms after (122d); nu lies in the subdifferential of R at V once V came out of a server's step."""
+    nu = (state.S - state.seen * cast.beta * cast.V) * (cast.clients / state.seen)
+    return float(np.sqrt(np.square(sums["gradient_V"] + nu).sum() + sums.number("stationarity_U")))
 
 
 def from_sums(sums: Sums, cast: Broadcast) -> Diagnostics:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmc.building import Duplicates
 from fedmc.errors import DataError, FedmcError, InputError, require
 from fedmc.model import Model
 from fedmc.partition import assign_users, owners_from_names
-from fedmc.ratings import Duplicates, Ratings, as_ratings, split
+from fedmc.ratings import Ratings, as_ratings, split
 from fedmc.settings import Settings
 from fedmc.stopping import Stop
 from fedmc.training import train
@@ -69,6 +70,9 @@ class FedMC:
         validation = None
         if params["validation"]:
             ratings, validation = split(ratings, params["validation"], params["seed"])
+            require(
+                len(validation) > 0, f"a validation share of {params['validation']} leaves no rating to validate on"
+            )
         settings = self.settings(int(owner.max()) + 1)
         stop = Stop(params["rounds"], params["tolerance"], params["seconds"], params["patience"])
         require(
@@ -76,11 +80,11 @@ class FedMC:
             "patience needs validation ratings: set validation=0.1",
         )
         run = train(ratings, owner, settings, stop, validation=validation, full=params["full_diagnostics"])
-        if run.diverged is not None:
-            raise run.diverged
         self.model_, self.history_ = run.model, run.history
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)
+        if run.diverged is not None:  # the last finite model stays in model_
+            raise run.diverged
         return self
 
     def settings(self, clients: int) -> Settings:

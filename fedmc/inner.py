@@ -135,5 +135,5 @@ def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:
     if coupling is None:
         nothing = np.empty((0, X.shape[1]), X.dtype)
         return nothing, nothing
-    rho = np.ascontiguousarray(np.broadcast_to(np.asarray(coupling.rho, X.dtype), X.shape))
+    rho = np.array(np.broadcast_to(coupling.rho, X.shape), X.dtype)  # a copy: kernels are compiled for writable arrays
     return rho, np.ascontiguousarray(coupling.anchor, X.dtype)

@@ -76,6 +76,7 @@ class Logistic:
     """log(1 + exp(x)) - m x for m in [0, 1]: likes and dislikes; predictions are probabilities."""
 
     curvature: float = 0.25
+    domain = (0.0, 1.0)
 
     def __str__(self) -> str:
         return "logistic"

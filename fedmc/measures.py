@@ -58,15 +58,20 @@ def _theory(shard: Shard, state: ClientState | None, cast: Broadcast, problem: P
     zeta = -slope - L_W * (U_bar - U)
     stationarity_U = (inner.gradient(problem, V, U_bar) + zeta) / p
     by_item = problem._replace(matrix=shard.by_item)
-    L = _cross_lipschitz(problem, U, W)
+    with np.errstate(over="ignore", under="ignore"):
+        constants = {
+            "L_U_high": np.float64(L_U) ** POWER,
+            "L_U_low": np.float64(L_U) ** -POWER,
+            "L_V_low": np.float64(L_W) ** -POWER,
+            "L_high": np.float64(_cross_lipschitz(problem, U, W)) ** POWER,
+        }
     return {
         "lagrangian": (inner.loss_value(problem, W, U) + penalty.value(U)) / p
         + float(np.sum(Y * gap) + np.sum(beta / 2 * np.square(gap))),
         "gap": np.square(gap).sum(),
         "stationarity_U": np.square(stationarity_U, dtype=np.float64).sum(),
         "gradient_V": inner.gradient(by_item, U_bar, V) / p,
-        "L_U_high": L_U**POWER, "L_U_low": L_U**-POWER, "L_V_low": L_W**-POWER, "L_high": L**POWER,
-    }  # fmt: skip
+    } | constants
 
 
 def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -53,11 +54,11 @@ class Model:
         return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
 
     def recommend(self, users: Any, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
-        """The n best items of each user: (ids, scores), one row a user.
+        """The n best items of each user (or all, if there are fewer): (ids, scores), one row a user.
 
-        Who has fewer than n items left gets the rest filled up with -1 (or an empty string) and NaN.
+        Who has fewer items left than others gets the rest filled up with -1 (or an empty string) and NaN.
         """
-        require(1 <= n <= len(self.items), f"n must lie in 1..{len(self.items)} (the number of items), got {n}")
+        require(n >= 1, f"n must be at least 1, got {n}")
         rows = find_ids(self.users, users, "user")
         scores = self._to_ratings(self.U[rows] @ self.V.T).astype(np.float64)
         if exclude_seen:
@@ -69,6 +70,13 @@ class Model:
         ids[np.isneginf(scores)] = -1 if ids.dtype.kind == "i" else ""
         scores[np.isneginf(scores)] = np.nan
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
+
+    def has_seen(self, users: Any, items: Any) -> Array:
+        """Which of these (user, item) pairs the model was trained on."""
+        rows, columns = find_ids(self.users, users, "user"), find_ids(self.items, items, "item")
+        width = len(self.items)
+        seen = np.repeat(np.arange(len(self.users)), np.diff(self.seen.indptr)) * width + self.seen.indices
+        return np.isin(rows * width + columns, seen)
 
     def fold_in(self, ratings: Ratings) -> Model:
         """The model for users nobody has seen: their factors fitted to V, which stays as it is."""
@@ -143,7 +151,9 @@ def load(path: str | Path, **overrides: Any) -> Model:
     """A saved model. `overrides` replace settings that a file cannot hold, such as a penalty of one's own."""
     require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            require(hasattr(archive, "files"), "it is a single array", ModelFileError)
             content = {name: archive[name] for name in archive.files}
     except _DAMAGE as error:
         raise ModelFileError(f"{path} is not a whole fedmc model file: {error}") from None
@@ -152,7 +162,7 @@ def load(path: str | Path, **overrides: Any) -> Model:
         version = int(content["version"])
         require(version <= VERSION, f"it has format {version}, this fedmc reads up to {VERSION}; update fedmc")
         return _from_content(content, overrides)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
         raise ModelFileError(f"{path} cannot be read: {cause}") from None
 
@@ -163,6 +173,7 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     ones = np.ones(len(content["seen_indices"]), np.int8)
     seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
     settings = Settings(**{**about["settings"], **overrides})
+    _check_arrays(content)
     consistent = content["V"].shape == (shape[1], settings.width) and content["U"].shape == (
         shape[0],
         settings.width,
@@ -185,14 +196,30 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     )
 
 
+def _check_arrays(content: dict[str, Array]) -> None:
+    """Numbers where numbers belong, finite; ids sorted; what was seen inside the table."""
+    for name in ("U", "V"):
+        require(
+            content[name].dtype.kind == "f" and bool(np.isfinite(content[name]).all()),
+            f"{name} is not finite",
+            DataError,
+        )
+    for name in ("users", "items"):
+        ids = content[name]
+        require(
+            ids.dtype.kind in "iU" and bool((ids[1:] > ids[:-1]).all()), f"its {name} are not sorted ids", DataError
+        )
+    indices, indptr = content["seen_indices"], content["seen_indptr"]
+    inside = indices.size == 0 or (indices.min() >= 0 and indices.max() < len(content["items"]))
+    ordered = len(indptr) == len(content["users"]) + 1 and indptr[0] == 0 and indptr[-1] == len(indices)
+    require(bool(inside and ordered and (np.diff(indptr) >= 0).all()), "its table of seen items is damaged", DataError)
+
+
 def find_ids(known: Array, wanted: Any, role: str) -> Array:
     """Positions of ids in the sorted known ones; an unknown one is named."""
     ids = as_ids(wanted, role)
     if known.dtype.kind != ids.dtype.kind:
-        try:
-            ids = ids.astype(known.dtype.kind if known.dtype.kind == "U" else known.dtype)
-        except (ValueError, OverflowError):
-            raise InputError(f"unknown {role} {ids[0]!s}: this model's {role} ids are whole numbers") from None
+        ids = ids.astype(np.str_) if known.dtype.kind == "U" else _whole_numbers(ids, role)
     places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     missing = np.flatnonzero(known[places] != ids)
     if len(missing):
@@ -203,3 +230,11 @@ def find_ids(known: Array, wanted: Any, role: str) -> Array:
         )
         raise InputError(f"unknown {role} {ids[missing[0]]!s} ({len(missing)} of {len(ids)} unknown): {cure}")
     return places
+
+
+def _whole_numbers(ids: Array, role: str) -> Array:
+    """Texts such as 17 as numbers; 017 or x is no id of a model whose ids are whole numbers."""
+    for text in ids:
+        if not re.fullmatch(r"0|-?[1-9][0-9]{0,17}", str(text)):
+            raise InputError(f"unknown {role} {text!s}: this model's {role} ids are whole numbers")
+    return ids.astype(np.int64)

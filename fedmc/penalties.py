@@ -185,6 +185,15 @@ class Fixed:
     def __mul__(self, weight: float) -> Fixed:
         return Fixed(self.columns, self.values, self.rest * weight)
 
+    def __add__(self, other: Any) -> Fixed:
+        return Fixed(self.columns, self.values, other if self.rest == none() else self.rest + other)
+
+    __radd__ = __add__
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{column}={value!r}" for column, value in zip(self.columns, self.values, strict=True))
+        return f"fixed:{pairs}" if self.rest == none() else f"fixed:{pairs}+{self.rest}"
+
 
 @dataclass(frozen=True)
 class Coupling:
@@ -204,6 +213,11 @@ def coefficients(penalty: object, width: int) -> Coefficients | None:
     """The penalty as numbers for the kernels, or None where it has no such form."""
     make = getattr(penalty, "coefficients", None)
     return None if make is None else make(width)
+
+
+def project(penalty: Penalty, X: Array) -> Array:
+    """X inside the constraints of a penalty of ours; one of the user's own is trusted to take any start."""
+    return penalty.prox(X, 0.0) if isinstance(penalty, Separable | GroupL2 | Fixed) else X
 
 
 _NAMED: dict[str, tuple[Callable[..., Any], int]] = {
@@ -226,10 +240,22 @@ def parse(text: str) -> Penalty:
         raise InputError(f"cannot add the penalties in {text!r}: group-l2 stands alone") from None
 
 
+def _parse_fixed(pairs: str) -> Fixed:
+    try:
+        columns, values = zip(
+            *((int(c), float(v)) for c, v in (pair.split("=") for pair in pairs.split(","))), strict=True
+        )
+    except ValueError:
+        raise InputError(f"penalty 'fixed:{pairs}' should be fixed:COLUMN=VALUE with commas between") from None
+    return Fixed(columns, values)
+
+
 def _parse_term(term: str) -> Any:
     name, _, numbers = term.partition(":")
+    if name == "fixed":
+        return _parse_fixed(numbers)
     if name not in _NAMED:
-        raise unknown("penalty", name, _NAMED)
+        raise unknown("penalty", name, (*_NAMED, "fixed"))
     make, arity = _NAMED[name]
     try:
         arguments = [float(number) for number in numbers.split(",")] if numbers else []

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc.errors import DataError, require, unknown
+from fedmc.building import Batch, Duplicates, build
+from fedmc.errors import DataError, require
 
 Array = NDArray[Any]
-Duplicates = Literal["refuse", "last", "mean"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,8 @@ class Ratings:
     users: Array
     items: Array
     matrix: sparse.csr_array
+    times: Array | None = None  # seconds since 1970, one for each stored entry
+    groups: tuple[Array, Array] | None = None  # names of clients, and which of them each user belongs to
 
     def __len__(self) -> int:
         return int(self.matrix.nnz)
@@ -31,13 +33,14 @@ class Ratings:
         return f"Ratings({len(self.users):,} users x {len(self.items):,} items, {len(self):,} ratings)"
 
     @classmethod
-    def from_arrays(cls, users: Any, items: Any, ratings: Any, *, duplicates: Duplicates = "refuse") -> Ratings:
-        """Three arrays of equal length, in any order."""
+    def from_arrays(
+        cls, users: Any, items: Any, ratings: Any, times: Any = None, *, duplicates: Duplicates = "refuse"
+    ) -> Ratings:
+        """Three arrays of equal length, in any order, and optionally times (seconds since 1970)."""
         users, items = as_ids(users, "user"), as_ids(items, "item")
         values = _as_numbers(ratings)
         lengths = len(users), len(items), len(values)
         require(len(set(lengths)) == 1, f"users, items and ratings must be equally long, got {lengths}", DataError)
-        require(len(values) > 0, "there are no ratings: the table is empty", DataError)
         bad = np.flatnonzero(~np.isfinite(values))
         require(
             not len(bad),
@@ -47,17 +50,26 @@ class Ratings:
             ),
             DataError,
         )
-        user_ids, rows = np.unique(users, return_inverse=True)
-        item_ids, columns = np.unique(items, return_inverse=True)
-        shape = len(user_ids), len(item_ids)
-        rows, columns, values = _settle_duplicates(rows, columns, values, user_ids, item_ids, duplicates)
-        return cls(user_ids, item_ids, _csr(rows, columns, values, shape))
+        stamps = None if times is None else np.asarray(times, np.int64)
+        return cls.from_batches([Batch(users, items, values, stamps)], duplicates=duplicates)
+
+    @classmethod
+    def from_batches(cls, batches: Iterable[Batch], *, duplicates: Duplicates = "refuse") -> Ratings:
+        """Batches of rows with finite ratings, in any order."""
+        return cls(*build(batches, duplicates))
 
     def with_entries(self, keep: Array) -> Ratings:
         """The same users and items with only the stored entries that `keep` (a mask) selects."""
-        rows = np.repeat(np.arange(len(self.users)), np.diff(self.matrix.indptr))[keep]
-        matrix = _csr(rows, self.matrix.indices[keep], self.matrix.data[keep], self.matrix.shape)
-        return Ratings(self.users, self.items, matrix)
+        before = np.concatenate([[0], np.cumsum(keep)])
+        indptr = before[self.matrix.indptr].astype(np.int32)
+        parts = self.matrix.data[keep], self.matrix.indices[keep], indptr
+        matrix = sparse.csr_array(parts, shape=self.matrix.shape)
+        times = None if self.times is None else self.times[keep]
+        return Ratings(self.users, self.items, matrix, times, self.groups)
+
+    def rows(self) -> Array:
+        """The row of each stored entry."""
+        return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.matrix.indptr))
 
 
 def as_ratings(X: Any, *, duplicates: Duplicates = "refuse") -> Ratings:
@@ -85,6 +97,7 @@ def as_ratings(X: Any, *, duplicates: Duplicates = "refuse") -> Ratings:
     )
 
 
+_TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
 _COLUMN_NAMES = {
     "user": ("user", "userid", "user_id", "customer", "customer_id", "uid", "patient", "patient_id"),
     "item": ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "product", "product_id", "iid"),
@@ -98,6 +111,11 @@ def find_columns(names: Sequence[str], wanted: Sequence[str] | None = None) -> t
         require(
             len(wanted) == 3,
             f"name three columns (user, item, rating), got {len(wanted)}: {list(wanted)}",
+            DataError,
+        )
+        require(
+            len(set(wanted)) == 3,
+            f"user, item and rating must be three different columns, got {list(wanted)}",
             DataError,
         )
         for name in wanted:
@@ -117,31 +135,54 @@ def find_columns(names: Sequence[str], wanted: Sequence[str] | None = None) -> t
     return found[0], found[1], found[2]
 
 
+def find_time_column(names: Sequence[str]) -> str:
+    """The column that holds the time, by its usual names."""
+    lower = {name.strip().lower(): name for name in reversed(names)}
+    known = [lower[name] for name in _TIME_NAMES if name in lower]
+    require(
+        bool(known),
+        f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
+        "or name it fourth (--columns USER,ITEM,RATING,TIME)",
+        DataError,
+    )
+    return known[0]
+
+
 def as_ids(ids: Any, role: str) -> Array:
     """Ids as int64 where they are whole numbers, else as strings; what a file without pickle can hold."""
     array = np.atleast_1d(np.asarray(ids))
     require(array.ndim == 1, f"{role} ids must be one-dimensional, got shape {array.shape}", DataError)
-    if array.dtype.kind in "iu":
+    kind = array.dtype.kind
+    if kind == "i" or (kind == "u" and array.max(initial=0) < 2**63):
         return array.astype(np.int64)
-    if array.dtype.kind == "f":
-        whole = array.astype(np.int64, copy=True) if np.isfinite(array).all() else None
-        require(
-            whole is not None and bool((whole == array).all()),
-            f"{role} ids must be whole numbers or strings, got {array.dtype} with fractions or NaN",
-            DataError,
+    if kind == "f":
+        whole = (
+            np.isfinite(array).all() and np.abs(array).max(initial=0) < 2**53 and bool((array == np.floor(array)).all())
         )
-        return whole  # type: ignore[return-value]
-    if array.dtype.kind == "O":
-        kinds = {type(value) for value in array}
-        if kinds and all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
-            return array.astype(np.int64)
-        missing = np.array([value is None or value != value for value in array], dtype=bool)
         require(
-            not missing.any(),
-            f"{role} id {int(missing.argmax()) + 1} is missing: give every row one",
-            DataError,
+            whole, f"{role} ids must be whole numbers or strings, got {array.dtype} with fractions or NaN", DataError
         )
-    return array.astype(np.str_)
+        return array.astype(np.int64)
+    if kind == "S":
+        return np.char.decode(array, "utf-8", "backslashreplace")
+    return _object_ids(array, role) if kind == "O" else array.astype(np.str_)
+
+
+def _object_ids(array: Array, role: str) -> Array:
+    """Python objects: whole numbers if all are, else their text, provided that two different ids stay different."""
+    values = array.tolist()
+    if all(isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 for value in values):
+        return array.astype(np.int64)
+    for place, value in enumerate(values):
+        missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+        require(not missing, f"{role} id {place + 1} is missing: give every row one", DataError)
+    texts = [str(value) for value in values]
+    require(
+        len(set(values)) == len(set(texts)),
+        f"{role} ids mix numbers and strings that look alike: use one kind",
+        DataError,
+    )
+    return np.array(texts, dtype=np.str_)
 
 
 def _as_numbers(ratings: Any) -> Array:
@@ -154,45 +195,11 @@ def _as_numbers(ratings: Any) -> Array:
 def _numbered(rows: Array, columns: Array, values: Array, shape: tuple[int, int], duplicates: Duplicates) -> Ratings:
     """Ratings of a matrix: its ids are the row and column numbers, also of those without any rating."""
     found = Ratings.from_arrays(rows, columns, values, duplicates=duplicates)
-    entries = sparse.coo_array(found.matrix)
-    matrix = _csr(found.users[entries.row], found.items[entries.col], entries.data, shape)
+    indptr = np.zeros(shape[0] + 1, np.int32)
+    indptr[found.users + 1] = np.diff(found.matrix.indptr)
+    indices = found.items[found.matrix.indices].astype(np.int32)
+    matrix = sparse.csr_array((found.matrix.data, indices, np.cumsum(indptr, dtype=np.int32)), shape=shape)
     return Ratings(np.arange(shape[0]), np.arange(shape[1]), matrix)
-
-
-def _settle_duplicates(
-    rows: Array, columns: Array, values: Array, users: Array, items: Array, duplicates: Duplicates
-) -> tuple[Array, Array, Array]:
-    """One value for each (user, item): refuse a second one, keep the last, or take the mean."""
-    key = rows.astype(np.int64) * len(items) + columns
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    last = np.append(key[1:] != key[:-1], True)
-    if not last.all():
-        first = order[np.flatnonzero(~last)[0]]
-        if duplicates == "refuse":
-            raise DataError(
-                f"{int((~last).sum()):,} ratings repeat a (user, item) pair, the first one user {users[rows[first]]}, "
-                f"item {items[columns[first]]}: keep the last of each or their mean (--duplicates last|mean)"
-            )
-        if duplicates == "mean":
-            group = np.cumsum(np.append(0, last[:-1]))
-            means = np.bincount(group, values[order]) / np.bincount(group)
-            return rows[order][last], columns[order][last], means
-        if duplicates != "last":
-            raise unknown("way to treat duplicates", duplicates, ("refuse", "last", "mean"))
-    order = order[last]
-    return rows[order], columns[order], values[order]
-
-
-def _csr(rows: Array, columns: Array, values: Array, shape: tuple[int, int]) -> sparse.csr_array:
-    """A CSR matrix with sorted int32 columns; stored zeros stay."""
-    order = np.lexsort((columns, rows))
-    indptr = np.zeros(shape[0] + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=shape[0]), out=indptr[1:])
-    indices = columns[order].astype(np.int32)
-    matrix = sparse.csr_array((values[order], indices, indptr.astype(np.int32)), shape=shape)
-    matrix.has_sorted_indices = True
-    return matrix
 
 
 def split(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:

@@ -3,6 +3,7 @@
 A sampler of one's own is any object with
     draw(round, clients, seed) -> the chosen client numbers, sorted
     probabilities(clients)     -> each client's chance to be in a round (the theory needs them above 0)
+and, where a draw depends on earlier ones, `independent = False`.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Passes:
     """Shuffled passes: every client once in each pass of ceil(clients/active) rounds."""
 
     active: int
+    independent = False
 
     def draw(self, round: int, clients: int, seed: int) -> Array:
         _check_active(self.active, clients)

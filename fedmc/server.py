@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc.diagnostics import Certificate, Diagnostics, diagnose
+from fedmc.diagnostics import Certificate, Diagnostics, ServerState, diagnose
 from fedmc.engines import Engine
 from fedmc.errors import Diverged, require
 from fedmc.inner import Scaling
 from fedmc.messages import Broadcast, Sums
-from fedmc.penalties import Fixed
+from fedmc.penalties import project
 from fedmc.sampling import server_rng
 from fedmc.settings import Settings
 
@@ -49,16 +49,13 @@ class Round(NamedTuple):
         return plain | {"participants": list(self.participants)} | measured
 
 
-class ServerState(NamedTuple):
-    """All that the server remembers between rounds: nothing in it grows with the number of clients."""
+def rounds(
+    engine: Engine, settings: Settings, *, measure_every: int = 1, last: int | None = None, full: bool = False
+) -> Iterator[Round]:
+    """Train for as long as the caller asks for the next round.
 
-    S: Array  # float64, n x r
-    V: Array
-    seen: int  # clients inside S
-
-
-def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: bool = False) -> Iterator[Round]:
-    """Train for as long as the caller asks for the next round. `full` adds the costly diagnostics."""
+    Measured are every `measure_every`-th round and the `last`; `full` adds the costly diagnostics.
+    """
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     p = engine.clients
     sampler = settings.make_sampler(p)
@@ -67,7 +64,7 @@ def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: 
     first = sampler.draw(1, p, settings.seed)
     cast, state, down, up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
     seconds = time.perf_counter() - began
-    opening = diagnose(engine, cast, state.S, None, certificate, full)
+    opening = diagnose(engine, cast, state, None, certificate, full)
     everyone = tuple(range(p)) if state.seen else ()
     yield Round(0, p, everyone, seconds, down, up, opening, cast.V, cast.beta, cast.scaling)
     number = 0
@@ -79,9 +76,13 @@ def rounds(engine: Engine, settings: Settings, *, measure_every: int = 1, full: 
         state, up = one_round(engine, cast._replace(task="round", round=number), state, participants)
         cast = cast._replace(V=state.V, round=number)
         seconds = time.perf_counter() - began
-        measured = number % measure_every == 0
-        seen = diagnose(engine, cast, state.S, old, certificate, full) if measured else Diagnostics()
-        _check_objective(number, seen.objective, opening.objective)
+        measured = number % measure_every == 0 or number == last
+        seen = diagnose(engine, cast, state, old, certificate, full) if measured else Diagnostics()
+        if grown(seen.objective, opening.objective):
+            engine.undo()
+            raise Diverged(
+                number, f"the objective grew from {opening.objective:.3g} to {seen.objective:.3g}", "raise beta"
+            )
         down = len(participants) * cast.V.nbytes
         yield Round(number, p, participants, seconds, down, up, seen, cast.V, cast.beta, cast.scaling)
 
@@ -97,6 +98,7 @@ def one_round(
     seen = state.seen + int(reply.number("joined"))
     V = next_items(S, seen, cast)
     if not np.isfinite(V).all():
+        engine.undo()
         raise Diverged(cast.round, "the item factors are not finite", "raise beta")
     return ServerState(S, V, seen), len(participants) * cast.V.nbytes
 
@@ -126,7 +128,12 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     if settings.normalise != "none" or settings.beta == "auto":
         moments = engine.ask(cast, everyone)
         up += p * moments.nbytes
-        cast = cast._replace(scaling=scaling_of(moments, settings))
+        mean, variance = mean_and_variance(moments)
+        if variance < 1e-6 * mean**2:  # the difference of two large sums has lost its digits
+            up += p * moments.nbytes
+            shifted = engine.ask(cast._replace(scaling=Scaling(mean)), everyone)
+            mean, variance = mean + mean_and_variance(shifted)[0], mean_and_variance(shifted)[1]
+        cast = cast._replace(scaling=scaling_of(mean, variance, settings))
     if settings.beta == "auto":
         scale = engine.ask(cast._replace(task="scale"), first)
         beta = auto_beta(settings, p, moments["items"], scale["squares"] / scale.number("users"))
@@ -143,26 +150,26 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     return Start(cast, state, down, up)
 
 
-def scaling_of(moments: Sums, settings: Settings) -> Scaling:
-    """Mean and standard deviation of all ratings, from their count, sum and sum of squares."""
+def mean_and_variance(moments: Sums) -> tuple[float, float]:
+    mean = moments.number("sum") / moments.number("count")
+    return mean, max(moments.number("squares") / moments.number("count") - mean**2, 0.0)
+
+
+def scaling_of(mean: float, variance: float, settings: Settings) -> Scaling:
+    """What the settings ask for; ratings that are all the same are not scaled."""
     if settings.normalise == "none":
         return Scaling()
-    count = moments.number("count")
-    mean = moments.number("sum") / count
-    variance = moments.number("squares") / count - mean**2
-    wanted = settings.normalise == "standard" and variance > 1e-12 * max(mean**2, 1e-12)
+    wanted = settings.normalise == "standard" and variance > 1e-24 * mean**2
     return Scaling(mean, float(np.sqrt(variance)) if wanted else 1.0)
 
 
 def start_items(items: int, settings: Settings) -> Array:
-    """V uniform in [0, 1] as in the paper, or normal with spread 0.3; columns the model fixes at their value."""
+    """V uniform in [0, 1] as in the paper, or normal with spread 0.3, inside its constraints."""
     rng = server_rng(settings.seed)
     shape = items, settings.width
     V = rng.random(shape) if settings.start == "uniform" else rng.normal(0, 0.3, shape)
     _, penalty = settings.penalties(1)
-    if isinstance(penalty, Fixed):
-        V = Fixed(penalty.columns, penalty.values).prox(V, 0.0)
-    return np.ascontiguousarray(V, settings.dtype)
+    return np.ascontiguousarray(project(penalty, V), settings.dtype)
 
 
 def auto_beta(settings: Settings, clients: int, counts: Array, mean_squares: Array) -> Array:
@@ -172,6 +179,6 @@ def auto_beta(settings: Settings, clients: int, counts: Array, mean_squares: Arr
     return beta
 
 
-def _check_objective(number: int, objective: float | None, opening: float | None) -> None:
-    if objective is not None and opening is not None and not objective <= 1e6 * max(opening, 1.0):
-        raise Diverged(number, f"the objective grew from {opening:.3g} to {objective:.3g}", "raise beta")
+def grown(objective: float | None, opening: float | None) -> bool:
+    """Whether an objective is a million times what it was at the start, or not a number."""
+    return objective is not None and opening is not None and not objective <= 1e6 * max(opening, 1.0)

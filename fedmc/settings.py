@@ -7,12 +7,15 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from fedmc import losses, penalties, sampling
 from fedmc.errors import InputError, require, unknown
 from fedmc.losses import Loss
 from fedmc.penalties import Fixed, Penalty
 from fedmc.sampling import Sampler
 
+MOST_FACTORS = 10_000
 PAPER: dict[str, Any] = dict(
     penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, update="linearised", fit_users_to="W", dual_step=1.0,
     normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
@@ -54,11 +57,15 @@ class Settings:
         """The preset's settings with those that are given (and not None) in their place."""
         if name not in PRESETS:
             raise unknown("preset", name, PRESETS)
-        chosen = {**PRESETS[name], **{key: value for key, value in given.items() if value is not None}}
-        return cls(preset_name=name, **chosen)
+        given = {key: value for key, value in given.items() if value is not None}
+        if hasattr(losses.parse(given["loss"]) if isinstance(given.get("loss"), str) else given.get("loss"), "domain"):
+            given.setdefault("normalise", "none")  # centred ratings would leave the loss's domain
+        return cls(preset_name=name, **{**PRESETS[name], **given})
 
     def __post_init__(self) -> None:
+        self._to_plain_numbers()
         require(self.rank >= 1, f"rank must be at least 1, got {self.rank}")
+        require(self.rank <= MOST_FACTORS, f"rank must be at most {MOST_FACTORS}, got {self.rank}")
         require(self.inner_steps >= 1, f"inner_steps must be at least 1, got {self.inner_steps}")
         if self.beta != "auto":
             ok = isinstance(self.beta, int | float) and math.isfinite(self.beta) and self.beta > 0
@@ -72,8 +79,19 @@ class Settings:
                 raise unknown(name, getattr(self, name), allowed)
         self._check_parts()
 
+    def _to_plain_numbers(self) -> None:
+        """numpy's numbers and bools to Python's, which a model file can hold."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, f.name, value.item())
+
     def _check_parts(self) -> None:
         self.penalties(clients=1)
+        if hasattr(self.make_loss(), "domain"):
+            require(
+                self.normalise == "none", f"the loss {self.loss} takes ratings as they are: normalise must be 'none'"
+            )
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")

@@ -39,11 +39,12 @@ def until(rounds: Iterable[Round], stop: Stop, interrupted: Callable[[], bool] =
         validation = round.diagnostics.validation_rmse
         if validation is not None and validation < best:
             best, best_round = validation, round.number
+        waited = round.number - best_round if validation is not None else 0
         if (
             round.number >= stop.rounds
             or interrupted()
             or (stop.seconds is not None and spent >= stop.seconds)
-            or (stop.patience is not None and round.number - best_round >= stop.patience)
+            or (stop.patience is not None and waited >= stop.patience)
             or (stop.tolerance is not None and _settled(round, stop.tolerance))
         ):
             return

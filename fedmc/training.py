@@ -12,7 +12,7 @@ from fedmc import kernels
 from fedmc.client import users_at
 from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
-from fedmc.errors import Diverged
+from fedmc.errors import DataError, Diverged, require
 from fedmc.messages import Broadcast
 from fedmc.model import Model
 from fedmc.partition import make_shards
@@ -50,13 +50,15 @@ def train(
     A run that diverges ends with its last finite model and says so in `Run.diverged`.
     """
     stop = stop or Stop()
+    check_domain(settings, ratings)
     engine = LocalEngine(make_shards(ratings, owner, settings.dtype, test, validation))
     full = full or stop.tolerance is not None
     kernels.warm_up(settings.dtype)
     history: list[Round] = []
     diverged = None
+    running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
     try:
-        for round in until(rounds(engine, settings, measure_every=measure_every, full=full), stop, interrupted):
+        for round in until(running, stop, interrupted):
             history.append(round)
             on_round(round)
     except Diverged as error:
@@ -68,6 +70,18 @@ def train(
     if last.diagnostics.objective is None:
         history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
     return Run(collect(engine, ratings, cast), history, diverged)
+
+
+def check_domain(settings: Settings, *parts: Ratings) -> None:
+    """Refuse ratings that the loss has no meaning for."""
+    domain = getattr(settings.make_loss(), "domain", None)
+    if domain is None:
+        return
+    low, high = min(part.matrix.data.min() for part in parts), max(part.matrix.data.max() for part in parts)
+    ok = domain[0] <= low and high <= domain[1]
+    require(
+        ok, f"this loss takes ratings from {domain[0]} to {domain[1]}, got {low:g} to {high:g}: rescale them", DataError
+    )
 
 
 def collect(engine: LocalEngine, ratings: Ratings, cast: Broadcast) -> Model:

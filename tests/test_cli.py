@@ -73,10 +73,10 @@ def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
 
 def test_test_rmse_is_that_of_the_saved_model(table, tmp_path):
     from fedmc.ratings import split
-    from fedmc.readers import read_ratings
+    from fedmc.readers import read_source
 
     result = json.loads(run("train", table, *FAST, "--out", "run", "--json", cwd=tmp_path).stdout.splitlines()[-1])
-    _, test = split(read_ratings(table), 0.2, 0)
+    _, test = split(read_source(table), 0.2, 0)
     entries = test.matrix.tocoo()
     predicted = load(tmp_path / "run" / "model.npz").predict(test.users[entries.row], test.items[entries.col])
     assert np.sqrt(np.mean((predicted - entries.data) ** 2)) == pytest.approx(result["test_rmse"], rel=1e-9)
@@ -120,8 +120,12 @@ def test_predict_recommend_evaluate_info(trained, table):
     best = json.loads(run("recommend", "run", "u3", "u4", "-n", "2", "--json", cwd=table.parent).stdout)
     assert [row["item"] for row in best[:2]] == model.recommend("u3", 2)[0].tolist()
     assert run("recommend", "run", "u3", "-n", "2", cwd=table.parent).stdout.startswith("user,rank,item,score\nu3,1,")
+    whole = json.loads(run("evaluate", "run", table, "--include-seen", "--json", cwd=table.parent).stdout)
+    assert whole["ratings"] == len(planted())
     result = json.loads(run("evaluate", "run", table, "--json", cwd=table.parent).stdout)
-    assert result["ratings"] == len(planted())
+    assert result["ratings"] == round(0.2 * len(planted()))
+    history = (trained / "history.jsonl").read_text().splitlines()
+    assert result["rmse"] == pytest.approx(json.loads(history[-1])["test_rmse"])
     assert 0 < result["rmse"] < 2
     assert json.loads(run("info", "run", "--json", cwd=table.parent).stdout)["users"] == 40
     assert "rank" in run("info", "run", cwd=table.parent).stdout
@@ -195,6 +199,10 @@ BAD_OPTIONS = {
     "preset": (["--preset", "slow"], "unknown preset 'slow': choose one of paper, fast"),
     "rank words": (["--rank", "many"], "not a valid integer"),
     "columns": (["--columns", "user,item,stars"], "there is no column 'stars'"),
+    "same column": (["--columns", "user,user,rating"], "three different columns"),
+    "huge rank": (["--rank", "100000"], "rank must be at most 10000, got 100000"),
+    "logistic on stars": (["--loss", "logistic"], "this loss takes ratings from 0.0 to 1.0"),
+    "validation share": (["--validation", "0.0001"], "leaves no rating to validate on"),
     "test share": (["--test", "1.5"], "below 1, got 1.5"),
     "patience": (["--patience", "3"], "add --validation"),
     "client without ratings": (["--clients", "40", "--test", "0.99"], "has no training ratings"),
@@ -236,9 +244,11 @@ def test_unknown_ids(trained, table):
     refuse("predict", "run", "nobody", "5", cwd=table.parent, message="unknown user nobody")
     refuse("predict", "run", "u3", "99", cwd=table.parent, message="unknown item 99")
     refuse("predict", "run", "u3", "x", cwd=table.parent, message="unknown item x")
+    (table.parent / "binary").write_bytes(bytes(range(256)))
+    refuse("predict", "run", "--pairs", "binary", cwd=table.parent, message="binary")
     refuse("predict", "run", "u3", cwd=table.parent, message="at least one item")
     refuse("recommend", "run", "nobody", cwd=table.parent, message="unknown user nobody")
-    refuse("recommend", "run", "u3", "-n", "0", cwd=table.parent, message="n must lie in 1..15")
+    refuse("recommend", "run", "u3", "-n", "0", cwd=table.parent, message="n must be at least 1, got 0")
 
 
 def test_bad_model_files(trained, table, tmp_path):
@@ -248,6 +258,8 @@ def test_bad_model_files(trained, table, tmp_path):
     refuse("info", "cut.npz", cwd=tmp_path, message="cut.npz is not a whole fedmc model file")
     refuse("info", "foreign.npz", cwd=tmp_path, message="not a fedmc model")
     refuse("info", table, cwd=tmp_path, message="not a whole fedmc model file")
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    refuse("info", "array.npy", cwd=tmp_path, message="not a whole fedmc model file")
     refuse("info", "none.npz", cwd=tmp_path, message="there is no model file none.npz")
     refuse("info", ".", cwd=tmp_path, message="holds no model.npz")
 
@@ -261,10 +273,38 @@ def test_an_existing_run_is_refused_and_kept(table, tmp_path):
     assert (tmp_path / "run" / "model.npz").read_bytes() == before
     run("train", table, *FAST, "--seed", "5", "--out", "run", "--overwrite", cwd=tmp_path)
     assert (tmp_path / "run" / "model.npz").read_bytes() != before
+    run("train", table, *FAST, "--out", ".", "--overwrite", cwd=tmp_path / "run")
+    assert load(tmp_path / "run" / "model.npz").settings.seed == 0
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     refuse("train", table, *FAST, "--out", "precious", "--overwrite", cwd=tmp_path, message="not a run folder")
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
+
+
+def test_what_stands_in_the_way_is_kept(table, tmp_path):
+    (tmp_path / "run.part").mkdir()
+    (tmp_path / "run.part" / "thesis.txt").write_text("years of work")
+    run("train", table, *FAST, "--out", "run", cwd=tmp_path)
+    assert (tmp_path / "run.part" / "thesis.txt").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.part"]
+
+
+def test_json_is_json_also_where_the_objective_is_infinite(table, tmp_path):
+    options = [
+        "--preset",
+        "paper",
+        "--beta",
+        "auto",
+        "--diagnostics",
+        "--penalty-users",
+        "box:2,3",
+        "--json",
+        "--out",
+        "run",
+    ]
+    done = run("train", table, *FAST, *options, cwd=tmp_path)
+    for line in [done.stdout.strip().splitlines()[-1], *(tmp_path / "run" / "history.jsonl").read_text().splitlines()]:
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 def test_divergence_keeps_the_last_finite_model(table, tmp_path):
@@ -288,6 +328,12 @@ def test_divergence_keeps_the_last_finite_model(table, tmp_path):
     assert np.isfinite(model.V).all()
     last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
     assert last["number"] < 2000
+    from fedmc.ratings import split
+    from fedmc.readers import read_source
+
+    train, _ = split(read_source(table), 0.2, 0)
+    predicted = model.predict(train.users[train.rows()], train.items[train.matrix.indices])
+    assert np.sqrt(np.mean((predicted - train.matrix.data) ** 2)) == pytest.approx(last["train_rmse"], rel=1e-6)
 
 
 def test_help_and_version(tmp_path):

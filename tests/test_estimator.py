@@ -161,6 +161,56 @@ def test_divergence_names_the_cure():
         FedMC(3, preset="paper", clients=4, active=2, rounds=2000, beta=1e-9).fit(planted())
 
 
+def test_divergence_keeps_the_last_finite_model():
+    estimator = FedMC(3, preset="paper", clients=4, active=2, rounds=2000, beta=1e-9)
+    with pytest.raises(Diverged):
+        estimator.fit(planted())
+    assert -estimator.score(planted()) == pytest.approx(estimator.history_[-1].diagnostics.train_rmse, rel=1e-6)
+
+
+def test_patience_counts_only_measured_rounds():
+    from fedmc.partition import assign_users
+    from fedmc.ratings import split
+    from fedmc.stopping import Stop
+    from fedmc.training import train
+
+    rest, validation = split(planted(users=100), 0.2, 0)
+    settings = FedMC(**SMALL).settings(4)
+    run = train(rest, assign_users(100, 4, 0), settings, Stop(60, patience=2), validation=validation, measure_every=3)
+    assert run.history[-1].number > 3
+    assert run.history[-1].diagnostics.validation_rmse is not None
+
+
+@pytest.mark.parametrize(("loss", "penalty"), [("huber:1", "l2:0.5"), (None, "l1:0.3"), (None, "non-negative+l2:0.1")])
+def test_fast_preset_without_a_closed_form_measures_fitted_users(loss, penalty):
+    """The kept U minimises its own problem at V: a fold-in from scratch finds nothing better."""
+    estimator = FedMC(3, clients=4, rounds=10, loss=loss, penalty_users=penalty).fit(planted())
+    folded = estimator.fold_in(planted())
+    np.testing.assert_allclose(estimator.model_.U, folded.U, atol=1e-2)
+
+
+def test_logistic_takes_likes_as_they_are():
+    ratings = planted(users=200, items=30, density=0.5, noise=0.05)
+    ratings.matrix.data[:] = ratings.matrix.data > 3
+    estimator = FedMC(3, clients=5, rounds=30, loss="logistic", penalty_users="l2:0.3").fit(ratings)
+    assert estimator.model_.scaling == (0.0, 1.0)
+    entries = ratings.matrix.tocoo()
+    predicted = estimator.predict(entries.row, entries.col)
+    assert predicted.min() >= 0
+    assert predicted.max() <= 1
+    assert -estimator.score(ratings) < 0.8 * entries.data.std()
+    with pytest.raises(InputError, match="normalise must be 'none'"):
+        FedMC(3, loss="logistic", normalise="mean").fit(ratings)
+
+
+def test_a_tiny_spread_around_a_large_mean_is_seen():
+    ratings = planted()
+    ratings.matrix.data[:] += 1e9
+    scaling = FedMC(**SMALL).fit(ratings).model_.scaling
+    assert scaling.mean == pytest.approx(ratings.matrix.data.astype(float).mean())
+    assert scaling.scale == pytest.approx(ratings.matrix.data.astype(float).std(), rel=1e-3)
+
+
 def test_costly_diagnostics_only_when_asked_for():
     plain = FedMC(**SMALL).fit(planted()).history_[-1].diagnostics
     full = FedMC(**SMALL, full_diagnostics=True).fit(planted()).history_[-1].diagnostics

@@ -171,6 +171,10 @@ def test_a_step_for_each_entry():
         ("box:-1,5", box(-1, 5)),
         ("group-l2:0.3", GroupL2(0.3)),
         ("non-negative + l1:0.01", non_negative() + l1(0.01)),
+        ("fixed:0=1,2=-3.5", Fixed((0, 2), (1.0, -3.5))),
+        ("fixed:0=1+l2:0.5", Fixed((0,), (1.0,), l2(0.5))),
+        ("l2:0.5+fixed:0=1", Fixed((0,), (1.0,), l2(0.5))),
+        ("fixed:1=2+group-l2:0.5", Fixed((1,), (2.0,), GroupL2(0.5))),
     ],
 )
 def test_words(words, penalty):
@@ -190,6 +194,7 @@ def test_words(words, penalty):
         ("box:2,1", "lo <= hi"),
         ("l1:1+group-l2:1", "stands alone"),
         ("", "unknown penalty ''"),
+        ("fixed:1", "fixed:COLUMN=VALUE"),
     ],
 )
 def test_wrong_words(words, message):

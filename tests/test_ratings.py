@@ -94,6 +94,9 @@ def test_duplicates():
         (([None], [1], [2.0]), "user id 1 is missing"),
         ((np.zeros((2, 2)), [1, 2], [1, 2]), "one-dimensional"),
         ("text", "cannot read ratings from a str"),
+        ((np.array([1, "1"], dtype=object), [1, 2], [1.0, 2.0]), "look alike"),
+        ((["a"], [1], [1e16]), "must lie within"),
+        ((pd.Series([1, pd.NA], dtype=object), [1, 2], [1.0, 2.0]), "user id 2 is missing"),
     ],
 )
 def test_bad_tables(table, message):
@@ -104,6 +107,8 @@ def test_bad_tables(table, message):
 def test_ids_keep_their_kind():
     assert as_ratings((np.array([3.0, 1.0]), ["x", "y"], [1, 2])).users.tolist() == [1, 3]
     assert as_ratings((np.array([3, "a"], dtype=object), [1, 2], [1, 2])).users.tolist() == ["3", "a"]
+    assert as_ratings((np.array([2**63, 1], dtype=np.uint64), [1, 2], [1, 2])).users.tolist() == ["1", str(2**63)]
+    assert as_ratings((np.array([b"\xff", b"a"]), [1, 2], [1, 2])).users.tolist() == ["\\xff", "a"]
     assert as_ratings((np.array([3, 2], dtype=object), [1, 2], [1, 2])).users.dtype == np.int64
 
 

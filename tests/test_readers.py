@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedmc.errors import FedmcError
-from fedmc.readers import read_ratings
+from fedmc.readers import read_source
 
 
 @pytest.fixture
@@ -33,24 +33,25 @@ def table(tmp_path):
         "1\t5\t3\t881250949\n2\t5\t4.5\t881250949\n",
         "1::5::3::978300760\n2::5::4.5::978302109\n",
         "1|5|3\n\n2|5|4.5\n",
+        "user, item, rating\n1, 5, 3\n2, 5, 4.5\n",
         'user,title,item,rating\n1,"a, b",5,3\n2,c,5,4.5\n',
     ],
 )
 def test_layouts(table, text):
-    ratings = read_ratings(table(text))
+    ratings = read_source(table(text))
     assert ratings.users.tolist() == [1, 2]
     assert ratings.items.tolist() == [5]
     assert ratings.matrix.toarray().tolist() == [[3], [4.5]]
 
 
 def test_ids_as_they_are(table):
-    ratings = read_ratings(table("user,item,rating\n007,x,1\n7,y,2\nNA,y,3\n"))
+    ratings = read_source(table("user,item,rating\n007,x,1\n7,y,2\nNA,y,3\n"))
     assert ratings.users.tolist() == ["007", "7", "NA"]
 
 
 def test_named_columns(table):
     path = table("who,what,how,rating\na,x,1,9\nb,y,2,9\n")
-    assert read_ratings(path, ["who", "what", "how"]).matrix.data.tolist() == [1, 2]
+    assert read_source(path, ["who", "what", "how"]).matrix.data.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -67,20 +68,23 @@ def test_named_columns(table):
         ("1,2,3\n1,3\n", "line 2: expected 3 fields, got 2"),
         ("1::2::3\n1::3::4::5\n", "line 2: expected 3 fields, got 4"),
         ("1,2,3\n1,2,4\n", "repeat"),
+        ("1,2,3\n,2,4\n", "line 2: the user is empty"),
+        ("user,item,rating,rating\n1,2,3,4\n", "more than one column"),
+        ("\nuser,item,rating\n1,2,3\n", "blank line"),
     ],
 )
 def test_malformed(table, text, message):
     with pytest.raises(FedmcError, match=message.replace("(", r"\(")):
-        read_ratings(table(text))
+        read_source(table(text))
 
 
 def test_missing_file_and_column(table, tmp_path):
     with pytest.raises(FedmcError, match="there is no file"):
-        read_ratings(tmp_path / "nothing.csv")
+        read_source(tmp_path / "nothing.csv")
     with pytest.raises(FedmcError, match="no column 'score': the table has user, item, rating"):
-        read_ratings(table("user,item,rating\n1,2,3\n"), ["user", "item", "score"])
+        read_source(table("user,item,rating\n1,2,3\n"), ["user", "item", "score"])
     with pytest.raises(FedmcError, match="has no header"):
-        read_ratings(table("1,2,3\n"), ["user", "item", "score"])
+        read_source(table("1,2,3\n"), ["user", "item", "score"])
 
 
 @given(content=st.binary(max_size=200) | st.text(alphabet="0123456789.,;:|\t\n\"'-+eNaninf", max_size=200))
@@ -89,4 +93,4 @@ def test_garbage_gives_ratings_or_a_clear_error(tmp_path, content):
     path = tmp_path / "garbage"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with contextlib.suppress(FedmcError):
-        assert len(read_ratings(path)) > 0
+        assert len(read_source(path)) > 0

@@ -54,3 +54,12 @@ def test_fast_preset_on_movielens_100k(data_folder, tmp_path):
     options = ["--rank", "5", "--clients", "20", "--rounds", "30"]
     result = train(data_folder / "ml-100k" / "u.data", tmp_path / "run", *options)
     assert 0.85 < result["test_rmse"] < 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "mark"), [(5, 0.865), (10, 0.860)])
+def test_fast_preset_on_movielens_1m(data_folder, tmp_path, rank, mark):
+    """10 of 100 clients, 100 rounds: near pooled (about 0.857 and 0.852), far below biases only (0.91)."""
+    options = ["--rank", str(rank), "--clients", "100", "--active", "10", "--rounds", "100", "--measure-every", "10"]
+    result = train(data_folder / "ml-1m" / "ratings.dat", tmp_path / "run", *options)
+    assert 0.84 < result["test_rmse"] < mark

@@ -126,6 +126,12 @@ def test_lagrangian_decreases_above_the_corrected_threshold():
     assert (np.diff(lagrangians) < 0).all()
 
 
+def test_shuffled_passes_are_not_certified():
+    """The theorem wants draws that do not depend on the past."""
+    run = rounds(local_engine(planted(), CLIENTS), paper(sampler="passes", beta=1e9), full=True)
+    assert next(run).diagnostics.certified is None
+
+
 def test_small_beta_is_not_certified_but_runs():
     run = rounds(local_engine(planted(), CLIENTS), paper(), full=True)
     seen = [round.diagnostics for round in itertools.islice(run, 3)]
@@ -171,6 +177,7 @@ def test_cross_lipschitz_constant_holds():
 def test_stationarity_vanishes():
     """O(1/K): the running mean of the squared bound, times K, stays bounded; here its sum settles."""
     run = rounds(local_engine(planted(), CLIENTS), paper(active=3, beta=1.0), full=True)
+    assert next(run).diagnostics.stationarity is None
     squares = np.array([round.diagnostics.stationarity**2 for round in itertools.islice(run, 400)])
     assert squares[-1] < 1e-3 * squares[0]
     assert squares[200:].sum() < 0.05 * squares.sum()

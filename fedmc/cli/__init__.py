@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -36,10 +37,13 @@ def _version(version: bool = typer.Option(False, "--version", help="Show the ver
 
 def main() -> None:
     """Run the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
-    except (FedmcError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+    except (FedmcError, OSError, MemoryError) as error:
+        sys.stderr.write(f"error: {error or 'out of memory'}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")

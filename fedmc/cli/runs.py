@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,27 +18,46 @@ from fedmc.errors import InputError, ModelFileError, require
 class RunFolder:
     """Where a run goes. It is written beside its place and renamed, so that what was there stays until the end."""
 
-    def __init__(self, path: Path, overwrite: bool = False) -> None:
-        self.path = path
-        if path.exists() and not overwrite:
-            raise InputError(f"{path} exists already: choose another --out, or --overwrite to replace it")
-        is_run = not path.exists() or (path.is_dir() and (_is_run(path) or not any(path.iterdir())))
-        require(is_run, f"{path} exists and is not a run folder: it is not overwritten; choose another --out")
+    def __init__(self, path: Path | None, overwrite: bool = False) -> None:
+        self.path = (path or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
+        if path is None:
+            self.path = _free(self.path)
+        self.overwrite = overwrite
+        self._check()
+
+    def _check(self) -> None:
+        if not self.path.exists():
+            return
+        if not self.overwrite:
+            raise InputError(f"{self.path} exists already: choose another --out, or --overwrite to replace it")
+        is_run = self.path.is_dir() and (_is_run(self.path) or not any(self.path.iterdir()))
+        require(is_run, f"{self.path} exists and is not a run folder: it is not overwritten; choose another --out")
 
     @contextmanager
     def staged(self) -> Iterator[Staged]:
-        staging = self.path.with_name(self.path.name + ".part")
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        staging = _free(self.path.with_name(self.path.name + ".part"))
+        staging.mkdir()
         try:
             yield Staged(staging)
+            self._check()  # it may have appeared meanwhile
         except BaseException:
             if not (staging / "history.jsonl").exists():  # rounds that were run stay, in NAME.part
                 shutil.rmtree(staging)
             raise
         if self.path.exists():
-            shutil.rmtree(self.path)
-        staging.rename(self.path)
+            old = _free(self.path.with_name(self.path.name + ".old"))
+            self.path.rename(old)
+            staging.rename(self.path)
+            shutil.rmtree(old)
+        else:
+            staging.rename(self.path)
+
+
+def _free(path: Path) -> Path:
+    """The path, or with -2, -3, ... if it is taken."""
+    tries = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(p for p in tries if not p.exists())
 
 
 class Staged:
@@ -50,7 +72,13 @@ class Staged:
 
     def append(self, record: dict[str, Any]) -> None:
         with open(self.path / "history.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(to_json(record) + "\n")
+
+
+def to_json(record: dict[str, Any]) -> str:
+    """One line; what is not finite becomes null, since JSON has no other word for it."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(finite, allow_nan=False)
 
 
 def model_path(place: Path) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,14 +48,14 @@ def train(
     Ctrl-C stops after the round and keeps the run.
     """
     from fedmc import datasets, training
-    from fedmc.cli.runs import RunFolder
+    from fedmc.cli.runs import RunFolder, to_json
     from fedmc.errors import InputError, require
     from fedmc.partition import assign_users
     from fedmc.ratings import split
     from fedmc.settings import Settings
     from fedmc.stopping import Stop
 
-    folder = RunFolder(out or Path("runs") / time.strftime("%Y%m%d-%H%M%S"), overwrite)
+    folder = RunFolder(out, overwrite)
     settings = Settings.preset(
         preset, rank=rank, active=min(clients, 10) if active is None else active, beta=_number(beta), loss=loss,
         penalty_users=penalty_users, penalty_items=penalty_items, inner_steps=inner_steps, update=update,
@@ -75,6 +73,7 @@ def train(
     validation_part = None
     if validation:
         train_part, validation_part = split(train_part, validation, seed + 1)
+        require(len(validation_part) > 0, f"a validation share of {validation} leaves no rating to validate on")
 
     plan = settings.to_dict() | {
         "source": source,
@@ -104,11 +103,13 @@ def train(
     }
     if interrupt():
         summary["stopped"] = "interrupted"
+    if run.diverged is not None:
+        summary["stopped"] = "diverged"
     show_summary(summary, folder.path)
+    if as_json:
+        typer.echo(to_json(summary))
     if run.diverged is not None:
         raise run.diverged
-    if as_json:
-        typer.echo(json.dumps(summary))
 
 
 def _number(text: str | None) -> float | str | None:

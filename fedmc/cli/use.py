@@ -24,35 +24,35 @@ def _load(place: Path) -> Any:
 
 def evaluate(
     model: Place,
-    source: Annotated[str, typer.Argument(help="Ratings to test on: a CSV, or `demo`.")],
-    fold_in: Annotated[
-        str | None, typer.Option(help="A CSV of earlier ratings of users the model has not seen.")
-    ] = None,
+    source: Annotated[str, typer.Argument(help="Ratings to test on: whatever `train` takes.")],
+    fold_in: Annotated[str | None, typer.Option(help="Earlier ratings of users the model has not seen.")] = None,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also the pairs it was trained on.")] = False,
     columns: Columns = None,
+    duplicates: Annotated[
+        Any, typer.Option(help="A pair that comes twice: refuse, last or mean.", parser=str)
+    ] = "refuse",
     as_json: AsJson = False,
 ) -> None:
-    """RMSE and mean absolute error of a model on ratings it was not trained on."""
+    """RMSE and mean absolute error on ratings of a source; those the model was trained on are left out."""
     import numpy as np
 
     from fedmc.datasets import load_source
+    from fedmc.errors import DataError, require
 
     names = columns.split(",") if columns else None
     fitted = _load(model)
     if fold_in is not None:
-        fitted = fitted.fold_in(load_source(fold_in, names))
-    ratings = load_source(source, names)
-    entries = ratings.matrix.tocoo()
-    errors = fitted.predict(ratings.users[entries.row], ratings.items[entries.col]) - entries.data
-    result = {
-        "ratings": len(ratings),
-        "rmse": float(np.sqrt(np.mean(errors**2))),
-        "mae": float(np.mean(np.abs(errors))),
-    }
-    typer.echo(
-        json.dumps(result)
-        if as_json
-        else f"{len(ratings):,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
+        fitted = fitted.fold_in(load_source(fold_in, names, duplicates=duplicates))
+    ratings = load_source(source, names, duplicates=duplicates)
+    users, items = ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices]
+    test = np.ones(len(ratings), bool) if include_seen else ~fitted.has_seen(users, items)
+    require(
+        bool(test.any()), f"the model was trained on every rating of {source}: --include-seen to use them", DataError
     )
+    errors = fitted.predict(users[test], items[test]) - ratings.matrix.data[test]
+    result = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
+    shown = f"{len(errors):,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
+    typer.echo(json.dumps(result) if as_json else shown)
 
 
 def predict(
@@ -123,8 +123,11 @@ def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
     from fedmc.errors import DataError, require
 
     require(path.is_file(), f"there is no file {path}", DataError)
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    except csv.Error as error:
+        raise DataError(f"{path} is no table of user,item pairs: {error}") from None
     if rows and [field.strip().lower() for field in rows[0][1][:2]] == ["user", "item"]:
         rows = rows[1:]
     require(bool(rows), f"{path} is empty: expected lines of user,item", DataError)

@@ -15,6 +15,7 @@ class LocalEngine:
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)
         self.states: list[ClientState | None] = [None] * len(self.shards)
+        self._before: dict[int, ClientState | None] = {}
 
     @property
     def clients(self) -> int:
@@ -31,8 +32,15 @@ class LocalEngine:
         for client in sorted(clients):
             pending[client], reply = respond(self.shards[client], self.states[client], cast)
             total = reply if total is None else total + reply
+        if cast.task in ("start", "round"):
+            self._before = {client: self.states[client] for client in pending}
         for client, state in pending.items():
             self.states[client] = state
         if total is None:
             raise ValueError("no client was asked")
         return total
+
+    def undo(self) -> None:
+        """Put the clients of the last round back to where they were before it."""
+        for client, state in self._before.items():
+            self.states[client] = state

@@ -1,0 +1,184 @@
+"""Text tables: comma, tab, semicolon, bar or `::` between the fields, with or without a header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import mmap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from fedmc.building import Batch
+from fedmc.errors import DataError, require
+from fedmc.readers.wanted import Roles, Wanted, roles, to_batch
+from fedmc.tables import has_leading_zero
+
+DELIMITERS = ("::", "\t", ",", ";", "|")
+NO_HEADER = ("user", "item", "rating", "time")
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+
+
+class TextFile(NamedTuple):
+    """A file, or a member of an archive."""
+
+    name: str
+    open: Callable[[], BinaryIO]
+    path: Path | None = None  # where it lies on disk, if it does
+    size: int = 0
+
+
+class Layout(NamedTuple):
+    """How a text file is cut into fields."""
+
+    delimiter: str
+    names: list[str]
+    header: bool
+
+
+def on_disk(path: Path) -> TextFile:
+    return TextFile(str(path), lambda: open(path, "rb"), path, path.stat().st_size)
+
+
+def read(file: TextFile, wanted: Wanted) -> Iterator[Batch]:
+    """The rows of a text table."""
+    with file.open() as opened:
+        layout = sniff(opened.read(1 << 16), file.name)
+    if layout.header:
+        role = roles(layout.names, wanted, file.name)
+    else:
+        named = wanted.columns is None and wanted.group is None
+        require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
+        role = roles(layout.names, wanted, file.name)
+    try:
+        table = _parse(file, layout, role)
+        while table:
+            yield to_batch(table.pop(0), role, file.name)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
+        _explain(file, layout, role, error)
+
+
+def sniff(head: bytes, name: str) -> Layout:
+    """The delimiter, the column names and whether they stand in the first line, from that line."""
+    first = _first_line(head)
+    require(
+        first.strip() != "",
+        f"{name} is empty or starts with a blank line: expected lines of user, item, rating",
+        DataError,
+    )
+    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= 3), None)
+    if delimiter is None:
+        raise DataError(
+            f"{name}, line 1: expected at least three fields (user, item, rating) separated by one of "
+            f"comma, tab, ';', '|' or '::', got {first[:80]!r}"
+        )
+    fields = [field.strip() for field in _split(first, delimiter)]
+    header = not _is_number(fields[2]) if len(fields) <= 4 else not any(_is_number(field) for field in fields)
+    if header:
+        return Layout(delimiter, fields, True)
+    return Layout(delimiter, [*NO_HEADER, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
+
+
+def looks_like_ratings(head: bytes, name: str) -> bool:
+    """Whether the first line is a header with user, item and rating, or starts with two ids and a rating."""
+    try:
+        layout = sniff(head, name)
+        if layout.header:
+            roles(layout.names, Wanted(), name)
+            return True
+    except DataError:
+        return False
+    fields = _split(_first_line(head), layout.delimiter)
+    return len(fields) <= 4 and all(field.isdigit() for field in (*fields[:2], *fields[3:])) and _is_number(fields[2])
+
+
+def _first_line(head: bytes) -> str:
+    return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
+
+
+def _parse(file: TextFile, layout: Layout, role: Roles) -> list[dict[str, Any]]:
+    """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings with a dictionary."""
+    attempts = [DICTIONARY] if file.path is None or _zeros(file.path) else [pa.int32(), pa.int64(), DICTIONARY]
+    for kind in attempts[:-1]:
+        try:
+            return _parse_as(file, layout, role, kind)
+        except pa.ArrowInvalid:
+            continue
+    return _parse_as(file, layout, role, attempts[-1])
+
+
+def _parse_as(file: TextFile, layout: Layout, role: Roles, ids: pa.DataType) -> list[dict[str, Any]]:
+    double = layout.delimiter == "::"  # read as ':' with an empty field between
+    names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
+    types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
+    if role.group is not None:
+        types.setdefault(role.group, DICTIONARY)
+    source = str(file.path) if file.path is not None else file.open()
+    table = pacsv.read_csv(
+        source,
+        read_options=pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=1 << 23),
+        parse_options=pacsv.ParseOptions(delimiter=layout.delimiter[0]),
+        convert_options=pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
+    )
+    return [dict(zip(role.names, batch.columns, strict=True)) for batch in table.to_batches()]
+
+
+def _zeros(path: Path) -> bool:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        text = np.frombuffer(view, np.uint8)
+        try:
+            return bool(has_leading_zero(text))
+        finally:
+            del text  # or the map cannot be closed
+
+
+def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """The lines with their numbers, cut into fields, as Python reads them."""
+    with file.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", "replace", newline="") as text:
+        if len(layout.delimiter) == 1:
+            reader = csv.reader(text, delimiter=layout.delimiter)
+            try:
+                yield from ((reader.line_num, row) for row in reader if row)
+            except csv.Error as error:
+                raise DataError(f"{file.name}, line {reader.line_num}: {error}") from None
+        else:
+            numbered = enumerate(text, 1)
+            yield from ((number, line.rstrip("\r\n").split("::")) for number, line in numbered if line.strip())
+
+
+def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
+    """Find the line that is wrong and say what was expected there."""
+    place = layout.names.index(role.rating)
+    for number, fields in _lines(file, layout):
+        if layout.header and number == 1:
+            continue
+        where = f"{file.name}, line {number}"
+        if len(fields) != len(layout.names):
+            raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
+        if not _is_number(fields[place]):
+            raise DataError(f"{where}: the rating should be a number, got {fields[place]!r}")
+        for who in (role.user, role.item):
+            if not fields[layout.names.index(who)].strip():
+                raise DataError(f"{where}: the {who} is empty: expected an id")
+        if not np.isfinite(float(fields[place])):
+            raise DataError(f"{where}: the rating must be finite, got {fields[place]!r}: drop the line")
+    raise error if isinstance(error, DataError) else DataError(f"{file.name} cannot be read: {error}")
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    try:
+        return line.split(delimiter) if len(delimiter) > 1 else next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:
+        return []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
