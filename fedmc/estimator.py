@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from fedmc.building import Duplicates
 from fedmc.errors import DataError, FedmcError, InputError, require
 from fedmc.model import Model
-from fedmc.partition import assign_users, owners_from_names
-from fedmc.ratings import Ratings, as_ratings, split
+from fedmc.partition import Federation, assign_users, make_shards, owners_from_names
+from fedmc.ratings import Ratings, as_ratings
 from fedmc.settings import Settings
+from fedmc.splits import at_random as split
 from fedmc.stopping import Stop
 from fedmc.training import train
 
@@ -79,7 +80,8 @@ class FedMC:
             stop.patience is None or validation is not None,
             "patience needs validation ratings: set validation=0.1",
         )
-        run = train(ratings, owner, settings, stop, validation=validation, full=params["full_diagnostics"])
+        shards = make_shards(ratings, owner, settings.dtype, validation=validation)
+        run = train(Federation(shards, ratings.users, ratings.items), settings, stop, full=params["full_diagnostics"])
         self.model_, self.history_ = run.model, run.history
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)

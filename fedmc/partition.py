@@ -1,14 +1,17 @@
-"""From a table of ratings to shards: the ratings of each client, by user and by item."""
+"""Which client each user belongs to, and the ratings of each client by user and by item: its shard."""
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc.errors import DataError, require
+from fedmc.errors import DataError, InputError, require
 from fedmc.ratings import Ratings
 
 Array = NDArray[Any]
@@ -25,27 +28,83 @@ class Shard(NamedTuple):
     validation: sparse.csr_array | None = None
 
 
+class Federation(NamedTuple):
+    """All simulated clients, and the ids of the users and items that their rows and columns stand for."""
+
+    shards: list[Shard]
+    users: Array
+    items: Array
+    report: str | None = None  # about ratings that were dropped
+
+
 def assign_users(users: int, clients: int, seed: int) -> Array:
-    """Which client each user belongs to: uniformly at random, sizes equal up to one."""
-    require(seed >= 0, f"seed must be at least 0, got {seed}")
-    require(clients >= 1, f"the number of clients must be at least 1, got {clients}")
-    require(clients <= users, f"there are more clients ({clients}) than users ({users}): at most {users} clients")
-    owner = np.empty(users, np.int64)
-    for client, members in enumerate(np.array_split(np.random.default_rng(seed).permutation(users), clients)):
-        owner[members] = client
-    return owner
+    """Uniformly at random, sizes equal up to one."""
+    return _by_shares(users, np.full(_checked(clients, users, seed), 1 / clients), seed)
+
+
+def assign_dirichlet(users: int, clients: int, concentration: float, seed: int) -> Array:
+    """Unequal sizes, shares drawn from a Dirichlet distribution: the smaller its concentration, the more unequal."""
+    _checked(clients, users, seed)
+    require(concentration > 0, f"the Dirichlet concentration must be above 0, got {concentration}")
+    return _by_shares(users, np.random.default_rng(seed).dirichlet(np.full(clients, concentration)), seed)
+
+
+def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Array:
+    """Unequal sizes, client k's share like k^-exponent."""
+    _checked(clients, users, seed)
+    require(exponent >= 0, f"the exponent of the power law must be at least 0, got {exponent}")
+    shares = np.arange(1, clients + 1, dtype=float) ** -exponent
+    return _by_shares(users, shares / shares.sum(), seed)
 
 
 def owners_from_names(names: Any, users: int) -> Array:
-    """Which client each user belongs to, from one client name per user, numbered in the names' order."""
+    """From one client name per user; clients are numbered in the names' order."""
     array = np.asarray(names)
-    require(
-        array.shape == (users,),
-        f"name one client per user: got {array.shape}, expected ({users},)",
-        DataError,
-    )
+    require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
     owner: Array = np.unique(array, return_inverse=True)[1]
     return owner
+
+
+def owners_from_file(path: str | Path, ratings: Ratings) -> Array:
+    """From a text file of `user,client` lines."""
+    path = Path(path)
+    require(path.is_file(), f"there is no file {path}", DataError)
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    for number, row in lines:
+        require(len(row) == 2, f"{path}, line {number}: expected user,client, got {row}", DataError)
+    client_of = {row[0].strip(): row[1].strip() for _, row in lines}
+    missing = [user for user in ratings.users.astype(str).tolist() if user not in client_of]
+    require(not missing, lambda: f"{path} names no client for user {missing[0]} ({len(missing)} users)", DataError)
+    return owners_from_names([client_of[user] for user in ratings.users.astype(str).tolist()], len(ratings.users))
+
+
+def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
+    """A partition from words: uniform, one-user, dirichlet:A, power:A, file:PATH, column:NAME."""
+    users = len(ratings.users)
+    name, _, value = words.partition(":")
+    if name == "column":
+        require(ratings.groups is not None, f"these ratings have no column {value!r} of clients", DataError)
+        assert ratings.groups is not None
+        return ratings.groups[1].astype(np.int64)
+    if name == "file":
+        return owners_from_file(value, ratings)
+    if words == "one-user":
+        return np.arange(users)
+    if words == "uniform":
+        return assign_users(users, clients, seed)
+    unequal: dict[str, Callable[[int, int, float, int], Array]] = {
+        "dirichlet": assign_dirichlet,
+        "power": assign_power_law,
+    }
+    if name not in unequal:
+        known = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
+        raise InputError(f"unknown partition {words!r}: choose {known}")
+    try:
+        number = float(value)
+    except ValueError:
+        raise InputError(f"partition {words!r}: {value!r} is not a number") from None
+    return unequal[name](users, clients, number, seed)
 
 
 def make_shards(
@@ -53,8 +112,10 @@ def make_shards(
 ) -> list[Shard]:
     """One shard per client; a client without a single training rating is refused."""
     shards = []
-    for client in range(int(owner.max()) + 1):
-        rows = np.flatnonzero(owner == client)
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(int(owner.max()) + 2))
+    for client in range(len(bounds) - 1):
+        rows = order[bounds[client] : bounds[client + 1]]
         by_user = _rows(train.matrix, rows, dtype)
         require(
             by_user.nnz > 0,
@@ -62,21 +123,38 @@ def make_shards(
             DataError,
         )
         held_out = [None if part is None else _rows(part.matrix, rows, dtype) for part in (test, validation)]
-        shards.append(Shard(client, rows, by_user, _transpose(by_user), *held_out))
+        shards.append(Shard(client, rows, by_user, transpose(by_user), *held_out))
     return shards
 
 
-def _rows(matrix: sparse.csr_array, rows: Array, dtype: Any) -> sparse.csr_array:
-    return _narrow(matrix[rows].astype(dtype))
+def transpose(matrix: sparse.csr_array) -> sparse.csr_array:
+    return narrow(matrix.T.tocsr())
 
 
-def _transpose(matrix: sparse.csr_array) -> sparse.csr_array:
-    return _narrow(matrix.T.tocsr())
-
-
-def _narrow(matrix: sparse.csr_array) -> sparse.csr_array:
+def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
     """int32 indices, sorted: one compiled form of each kernel, and a fixed order of every sum."""
     matrix.sort_indices()
     matrix.indices = matrix.indices.astype(np.int32, copy=False)
     matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
     return matrix
+
+
+def _rows(matrix: sparse.csr_array, rows: Array, dtype: Any) -> sparse.csr_array:
+    return narrow(matrix[rows].astype(dtype))
+
+
+def _checked(clients: int, users: int, seed: int) -> int:
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    require(clients >= 1, f"the number of clients must be at least 1, got {clients}")
+    require(clients <= users, f"there are more clients ({clients}) than users ({users}): at most {users} clients")
+    return clients
+
+
+def _by_shares(users: int, shares: Array, seed: int) -> Array:
+    """Users in random order, cut into clients of these shares, every client with one user at least."""
+    spare = users - len(shares)
+    sizes = 1 + np.floor(shares * spare).astype(np.int64)
+    sizes[np.argsort(-(shares * spare % 1), kind="stable")[: users - sizes.sum()]] += 1
+    owner = np.empty(users, np.int64)
+    owner[np.random.default_rng([seed, 1]).permutation(users)] = np.repeat(np.arange(len(shares)), sizes)
+    return owner

@@ -200,14 +200,3 @@ def _numbered(rows: Array, columns: Array, values: Array, shape: tuple[int, int]
     indices = found.items[found.matrix.indices].astype(np.int32)
     matrix = sparse.csr_array((found.matrix.data, indices, np.cumsum(indptr, dtype=np.int32)), shape=shape)
     return Ratings(np.arange(shape[0]), np.arange(shape[1]), matrix)
-
-
-def split(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
-    """Split off a random share of the ratings, the same whatever the order of the rows in the file: (rest, share)."""
-    require(seed >= 0, f"seed must be at least 0, got {seed}")
-    require(0 <= share < 1, f"the share to split off must be at least 0 and below 1, got {share}")
-    count = round(share * len(ratings))
-    require(len(ratings) - count > 0, f"a share of {share} of {len(ratings)} ratings leaves none to train on")
-    chosen = np.zeros(len(ratings), bool)
-    chosen[np.random.default_rng(seed).permutation(len(ratings))[:count]] = True
-    return ratings.with_entries(~chosen), ratings.with_entries(chosen)

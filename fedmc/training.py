@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from fedmc import kernels
 from fedmc.client import users_at
@@ -15,8 +16,7 @@ from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, require
 from fedmc.messages import Broadcast
 from fedmc.model import Model
-from fedmc.partition import make_shards
-from fedmc.ratings import Ratings
+from fedmc.partition import Federation
 from fedmc.server import Round, rounds
 from fedmc.settings import Settings
 from fedmc.stopping import Stop, until
@@ -33,25 +33,19 @@ class Run(NamedTuple):
 
 
 def train(
-    ratings: Ratings,
-    owner: Array,
+    federation: Federation,
     settings: Settings,
     stop: Stop | None = None,
     *,
-    test: Ratings | None = None,
-    validation: Ratings | None = None,
     measure_every: int = 1,
     full: bool = False,
     on_round: Callable[[Round], None] = lambda round: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Train over simulated clients; `owner` says which client each user belongs to.
-
-    A run that diverges ends with its last finite model and says so in `Run.diverged`.
-    """
+    """Train over simulated clients. A run that diverges ends with its last finite model and says so."""
     stop = stop or Stop()
-    check_domain(settings, ratings)
-    engine = LocalEngine(make_shards(ratings, owner, settings.dtype, test, validation))
+    check_domain(settings, federation)
+    engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
     kernels.warm_up(settings.dtype)
     history: list[Round] = []
@@ -69,27 +63,36 @@ def train(
     cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
     if last.diagnostics.objective is None:
         history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
-    return Run(collect(engine, ratings, cast), history, diverged)
+    return Run(collect(engine, federation, cast), history, diverged)
 
 
-def check_domain(settings: Settings, *parts: Ratings) -> None:
+def check_domain(settings: Settings, federation: Federation) -> None:
     """Refuse ratings that the loss has no meaning for."""
     domain = getattr(settings.make_loss(), "domain", None)
     if domain is None:
         return
-    low, high = min(part.matrix.data.min() for part in parts), max(part.matrix.data.max() for part in parts)
+    low = min(shard.by_user.data.min() for shard in federation.shards)
+    high = max(shard.by_user.data.max() for shard in federation.shards)
     ok = domain[0] <= low and high <= domain[1]
     require(
         ok, f"this loss takes ratings from {domain[0]} to {domain[1]}, got {low:g} to {high:g}: rescale them", DataError
     )
 
 
-def collect(engine: LocalEngine, ratings: Ratings, cast: Broadcast) -> Model:
+def collect(engine: LocalEngine, federation: Federation, cast: Broadcast) -> Model:
     """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
-    U = np.zeros((len(ratings.users), cast.settings.width), cast.V.dtype)
-    for shard, state in zip(engine.shards, engine.states, strict=True):
-        U[shard.users] = users_at(shard, state, cast)
-    return Model(ratings.items, cast.V, ratings.users, U, ratings.matrix, cast.scaling, cast.settings, cast.clients)
+    rows = np.concatenate([shard.users for shard in engine.shards])
+    order = np.argsort(federation.users[rows], kind="stable")
+    states = zip(engine.shards, engine.states, strict=True)
+    U = np.concatenate([users_at(shard, state, cast) for shard, state in states])
+    seen = sparse.vstack([_pattern(shard.by_user) for shard in engine.shards], format="csr")[order]
+    users = federation.users[rows][order]
+    return Model(federation.items, cast.V, users, U[order], seen, cast.scaling, cast.settings, cast.clients)
+
+
+def _pattern(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Where the ratings are, without their values."""
+    return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def summary(history: list[Round]) -> dict[str, Any]:

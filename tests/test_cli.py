@@ -72,8 +72,8 @@ def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
 
 
 def test_test_rmse_is_that_of_the_saved_model(table, tmp_path):
-    from fedmc.ratings import split
     from fedmc.readers import read_source
+    from fedmc.splits import at_random as split
 
     result = json.loads(run("train", table, *FAST, "--out", "run", "--json", cwd=tmp_path).stdout.splitlines()[-1])
     _, test = split(read_source(table), 0.2, 0)
@@ -190,7 +190,7 @@ def test_bad_files(tmp_path, name):
 BAD_OPTIONS = {
     "rank": (["--rank", "0"], "rank must be at least 1, got 0"),
     "clients above users": (["--clients", "41"], "more clients (41) than users (40): at most 40 clients"),
-    "no clients": (["--clients", "0"], "clients must be at least 1, got 0"),
+    "no clients": (["--clients", "0"], "number of clients must be at least 1, got 0"),
     "active above clients": (["--active", "5"], "active must lie in 1..4 (the number of clients), got 5"),
     "beta zero": (["--beta", "0"], "beta must be a finite number above 0 or 'auto', got 0.0"),
     "beta negative": (["--beta=-1"], "beta must be a finite number above 0 or 'auto', got -1.0"),
@@ -328,8 +328,8 @@ def test_divergence_keeps_the_last_finite_model(table, tmp_path):
     assert np.isfinite(model.V).all()
     last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
     assert last["number"] < 2000
-    from fedmc.ratings import split
     from fedmc.readers import read_source
+    from fedmc.splits import at_random as split
 
     train, _ = split(read_source(table), 0.2, 0)
     predicted = model.predict(train.users[train.rows()], train.items[train.matrix.indices])

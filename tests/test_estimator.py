@@ -169,14 +169,15 @@ def test_divergence_keeps_the_last_finite_model():
 
 
 def test_patience_counts_only_measured_rounds():
-    from fedmc.partition import assign_users
-    from fedmc.ratings import split
+    from fedmc.partition import Federation, assign_users, make_shards
+    from fedmc.splits import at_random as split
     from fedmc.stopping import Stop
     from fedmc.training import train
 
     rest, validation = split(planted(users=100), 0.2, 0)
     settings = FedMC(**SMALL).settings(4)
-    run = train(rest, assign_users(100, 4, 0), settings, Stop(60, patience=2), validation=validation, measure_every=3)
+    shards = make_shards(rest, assign_users(100, 4, 0), "float64", validation=validation)
+    run = train(Federation(shards, rest.users, rest.items), settings, Stop(60, patience=2), measure_every=3)
     assert run.history[-1].number > 3
     assert run.history[-1].diagnostics.validation_rmse is not None
 

@@ -9,7 +9,8 @@ from fedmc.errors import FedmcError, InputError, ModelFileError
 from fedmc.estimator import FedMC
 from fedmc.model import load
 from fedmc.penalties import Fixed, GroupL2, box, l1, l2
-from fedmc.ratings import Ratings, as_ratings, split
+from fedmc.ratings import Ratings, as_ratings
+from fedmc.splits import at_random as split
 from tests.conftest import planted
 
 

@@ -11,7 +11,8 @@ from scipy import sparse
 
 from fedmc.errors import DataError, InputError
 from fedmc.partition import assign_users, make_shards, owners_from_names
-from fedmc.ratings import Ratings, as_ratings, split
+from fedmc.ratings import Ratings, as_ratings
+from fedmc.splits import at_random as split
 from tests.conftest import planted
 
 USERS, ITEMS, VALUES = ["b", "a", "b", "c"], [10, 20, 20, 5], [1.0, 0.0, 3.5, -2.0]

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedmc.cli import demo, train, use
+from fedmc.cli import data, demo, train, use
 from fedmc.errors import FedmcError
 
 app = typer.Typer(
@@ -23,6 +23,9 @@ app.command("evaluate")(use.evaluate)
 app.command("predict")(use.predict)
 app.command("recommend")(use.recommend)
 app.command("info")(use.info)
+app.command("prepare")(data.prepare)
+app.add_typer(data.catalogue, name="catalogue")
+app.add_typer(data.data, name="data")
 app.command("demo")(demo.demo)
 
 

@@ -21,9 +21,9 @@ def demo(
     """Train on 100,004 real film ratings spread over 20 clients, and compare with the alternatives."""
     from fedmc import datasets, training
     from fedmc.baselines.pooled import alone_rmse, bias_rmse, pooled_rmse
-    from fedmc.partition import assign_users
-    from fedmc.ratings import split
+    from fedmc.partition import Federation, assign_users, make_shards
     from fedmc.settings import Settings
+    from fedmc.splits import at_random as split
     from fedmc.stopping import Stop
 
     ratings = datasets.demo()
@@ -31,7 +31,8 @@ def demo(
     owner = assign_users(len(ratings.users), CLIENTS, seed)
     settings = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed)
     with progress_of_rounds(ROUNDS) as show:
-        run = training.train(train, owner, settings, Stop(ROUNDS), test=test, on_round=show)
+        federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
+        run = training.train(federation, settings, Stop(ROUNDS), on_round=show)
     out.parent.mkdir(parents=True, exist_ok=True)
     run.model.save(out)
     federated = training.summary(run.history)

@@ -10,7 +10,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 ROWS = {
@@ -63,6 +71,21 @@ def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
             bar.update(task, completed=round.number, description="round")
 
         yield show
+
+
+@contextmanager
+def progress_of_bytes(name: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on stderr for a download."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show_summary(summary: dict[str, Any], folder: Path) -> None:

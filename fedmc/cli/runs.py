@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmc.errors import InputError, ModelFileError, require
+from fedmc.errors import ModelFileError, require
+from fedmc.folders import check_target, free, staged
 
 
 class RunFolder:
-    """Where a run goes. It is written beside its place and renamed, so that what was there stays until the end."""
+    """Where a run goes: a given place, or runs/TIME."""
 
     def __init__(self, path: Path | None, overwrite: bool = False) -> None:
-        self.path = (path or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
-        if path is None:
-            self.path = _free(self.path)
-        self.overwrite = overwrite
-        self._check()
-
-    def _check(self) -> None:
-        if not self.path.exists():
-            return
-        if not self.overwrite:
-            raise InputError(f"{self.path} exists already: choose another --out, or --overwrite to replace it")
-        is_run = self.path.is_dir() and (_is_run(self.path) or not any(self.path.iterdir()))
-        require(is_run, f"{self.path} exists and is not a run folder: it is not overwritten; choose another --out")
+        chosen = free(Path("runs") / time.strftime("%Y%m%d-%H%M%S")) if path is None else path
+        self.path, self.overwrite = chosen.resolve(), overwrite
+        check_target(self.path, overwrite, _is_run, "run folder")
 
     @contextmanager
     def staged(self) -> Iterator[Staged]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        staging = _free(self.path.with_name(self.path.name + ".part"))
-        staging.mkdir()
-        try:
+        """The folder while the run goes on, as NAME.part; rounds that were run stay there even if the run fails."""
+        with staged(self.path, self.overwrite, _is_run, "run folder", keep=_has_rounds) as staging:
             yield Staged(staging)
-            self._check()  # it may have appeared meanwhile
-        except BaseException:
-            if not (staging / "history.jsonl").exists():  # rounds that were run stay, in NAME.part
-                shutil.rmtree(staging)
-            raise
-        if self.path.exists():
-            old = _free(self.path.with_name(self.path.name + ".old"))
-            self.path.rename(old)
-            staging.rename(self.path)
-            shutil.rmtree(old)
-        else:
-            staging.rename(self.path)
 
 
-def _free(path: Path) -> Path:
-    """The path, or with -2, -3, ... if it is taken."""
-    tries = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return path if not path.exists() else next(p for p in tries if not p.exists())
+def _has_rounds(path: Path) -> bool:
+    return (path / "history.jsonl").exists()
 
 
 class Staged:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedmc.cli.data import PARTITIONS
 from fedmc.cli.display import Interrupt, progress_of_rounds, show_summary
 
 Option = typer.Option
@@ -14,7 +15,7 @@ PENALTIES = "none, l2:W, l1:W, elastic-net:L1,L2, non-negative, box:LO,HI or gro
 
 
 def train(
-    source: Annotated[str, typer.Argument(help="A CSV of user, item, rating[, timestamp], or `demo`.")],
+    source: Annotated[str, typer.Argument(help="A file, folder, archive, database, named or prepared set, or `demo`.")],
     rank: Annotated[int, Option(help="Number of factors.")] = 10,
     clients: Annotated[int, Option(help="Simulated clients that the users are spread over.")] = 10,
     active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
@@ -29,15 +30,19 @@ def train(
     sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
     normalise: Annotated[str | None, Option(help="none, mean or standard.")] = None,
     dtype: Annotated[str, Option(help="float32 or float64.")] = "float64",
-    test: Annotated[float, Option(help="Share of the ratings held out to test on.")] = 0.2,
-    validation: Annotated[float, Option(help="Share of the other ratings held out for --patience.")] = 0.0,
+    test: Annotated[str, Option(help="Held out to test on: a share, last:K, leave:K or date:YYYY-MM-DD.")] = "0.2",
+    validation: Annotated[str, Option(help="Held out of the rest, for --patience.")] = "0",
+    partition: Annotated[str, Option(help=f"Who is whose user: {PARTITIONS}.")] = "uniform",
+    catalogue: Annotated[Path | None, Option(help="The agreed items.")] = None,
+    unknown_items: Annotated[Any, Option(help="Outside of the catalogue: refuse or drop.", parser=str)] = "refuse",
+    query: Annotated[str | None, Option(help="With a database: the query that gives user, item and rating.")] = None,
     patience: Annotated[int | None, Option(help="Stop after so many rounds without a better validation RMSE.")] = None,
     tolerance: Annotated[float | None, Option(help="Stop when both relative residuals are below.")] = None,
     seconds: Annotated[float | None, Option(help="Stop after so many seconds of updates.")] = None,
     diagnostics: Annotated[bool, Option("--diagnostics", help="Also what the theory speaks of (slower).")] = False,
     measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
     columns: Annotated[str | None, Option(help="Names of the user, item and rating columns, with commas.")] = None,
-    duplicates: Annotated[str, Option(help="A (user, item) pair that comes twice: refuse, last or mean.")] = "refuse",
+    duplicates: Annotated[Any, Option(help="A pair that comes twice: refuse, last or mean.", parser=str)] = "refuse",
     seed: Annotated[int, Option(help="Same seed, same bits.")] = 0,
     out: Annotated[Path | None, Option(help="Run folder; runs/TIME if not given.")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
@@ -47,43 +52,48 @@ def train(
 
     Ctrl-C stops after the round and keeps the run.
     """
-    from fedmc import datasets, training
+    from fedmc import training
     from fedmc.cli.runs import RunFolder, to_json
     from fedmc.errors import InputError, require
-    from fedmc.partition import assign_users
-    from fedmc.ratings import split
+    from fedmc.preparing import Plan, federation_of
+    from fedmc.readers.databases import without_password
     from fedmc.settings import Settings
     from fedmc.stopping import Stop
 
     folder = RunFolder(out, overwrite)
+    names = tuple(columns.split(",")) if columns else None
+    plan = Plan(
+        source,
+        names,
+        query,
+        duplicates,
+        catalogue,
+        unknown_items,
+        share(test),
+        share(validation),
+        partition,
+        clients,
+        seed,
+    )
     settings = Settings.preset(
-        preset, rank=rank, active=min(clients, 10) if active is None else active, beta=_number(beta), loss=loss,
-        penalty_users=penalty_users, penalty_items=penalty_items, inner_steps=inner_steps, update=update,
-        sampler=sampler, normalise=normalise, dtype=dtype, seed=seed,
+        preset, rank=rank, active=active, beta=_number(beta), loss=loss, penalty_users=penalty_users,
+        penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
+        dtype=dtype, seed=seed,
     )  # fmt: skip
-    require(clients >= 1, f"clients must be at least 1, got {clients}")
-    settings.make_sampler(clients)
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
-    if patience is not None and not validation:
+    if patience is not None and plan.validation is None:
         raise InputError("--patience needs validation ratings: add --validation 0.1")
-    ratings = datasets.load_source(source, columns.split(",") if columns else None, duplicates=duplicates)  # type: ignore[arg-type]
-    owner = assign_users(len(ratings.users), clients, seed)
-    train_part, test_part = split(ratings, test, seed)
-    validation_part = None
-    if validation:
-        train_part, validation_part = split(train_part, validation, seed + 1)
-        require(len(validation_part) > 0, f"a validation share of {validation} leaves no rating to validate on")
+    federation = federation_of(plan, settings.dtype)
+    if federation.report is not None:
+        typer.echo(f"dropped: {federation.report}", err=True)
+    p = len(federation.shards)
+    settings = settings.replace(active=min(p, 10) if active is None else active)
+    settings.make_sampler(p)
 
-    plan = settings.to_dict() | {
-        "source": source,
-        "clients": clients,
-        "rounds": rounds,
-        "test": test,
-        "validation": validation,
-    }
+    said = {"source": without_password(source), "clients": p, "rounds": rounds, "partition": partition}
     with folder.staged() as staged, Interrupt() as interrupt:
-        staged.write_settings(plan)
+        staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
         with progress_of_rounds(rounds) as show:
 
             def on_round(round: Any) -> None:
@@ -91,25 +101,27 @@ def train(
                 show(round)
 
             run = training.train(
-                train_part, owner, settings, stop, test=test_part if test else None, validation=validation_part,
-                measure_every=measure_every, full=diagnostics, on_round=on_round, interrupted=interrupt,
+                federation, settings, stop, measure_every=measure_every, full=diagnostics, on_round=on_round,
+                interrupted=interrupt,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
-    summary = training.summary(run.history) | {
-        "clients": clients,
-        "rank": rank,
-        "preset": preset,
-        "out": str(folder.path),
-    }
-    if interrupt():
-        summary["stopped"] = "interrupted"
-    if run.diverged is not None:
-        summary["stopped"] = "diverged"
+    summary = training.summary(run.history) | {"clients": p, "rank": rank, "preset": preset, "out": str(folder.path)}
+    if interrupt() or run.diverged is not None:
+        summary["stopped"] = "interrupted" if run.diverged is None else "diverged"
     show_summary(summary, folder.path)
     if as_json:
         typer.echo(to_json(summary))
     if run.diverged is not None:
         raise run.diverged
+
+
+def share(text: str) -> str | None:
+    """A split in words; a plain number is a random share, and 0 is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return f"random:{number}" if number else None
 
 
 def _number(text: str | None) -> float | str | None:

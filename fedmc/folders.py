@@ -1,0 +1,70 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedmc.errors import InputError, require
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under another name and put it in place."""
+    partial = free(path.with_name(path.name + ".part"))
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str) -> None:
+    """A folder to write must not exist, or be one of ours that may be overwritten."""
+    if not path.exists():
+        return
+    if not overwrite:
+        raise InputError(f"{path} exists already: choose another --out, or --overwrite to replace it")
+    ours = path.is_dir() and (is_ours(path) or not any(path.iterdir()))
+    require(ours, f"{path} exists and is not a {kind}: it is not overwritten; choose another --out")
+
+
+@contextmanager
+def staged(
+    path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str, keep: Callable[[Path], bool]
+) -> Iterator[Path]:
+    """A folder NAME.part to write into, renamed at the end; what was at NAME stays until then.
+
+    On failure it is removed, unless `keep` says that something in it is worth keeping.
+    """
+    check_target(path, overwrite, is_ours, kind)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = free(path.with_name(path.name + ".part"))
+    staging.mkdir()
+    try:
+        yield staging
+        check_target(path, overwrite, is_ours, kind)  # it may have appeared meanwhile
+    except BaseException:
+        if not keep(staging):
+            shutil.rmtree(staging)
+        raise
+    if path.exists():
+        old = free(path.with_name(path.name + ".old"))
+        path.rename(old)
+        staging.rename(path)
+        shutil.rmtree(old)
+    else:
+        staging.rename(path)
+
+
+def free(path: Path) -> Path:
+    """The path, or with -2, -3, ... if it is taken."""
+    tries = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(p for p in tries if not p.exists())
