@@ -24,10 +24,10 @@ _WIDEST = 1 << 26  # a span of whole numbers up to which a look-up table beats s
 
 
 class Coded(NamedTuple):
-    """Strings as codes into their distinct values."""
+    """Strings as codes into their distinct values; chunks of one column share these, and they may still grow."""
 
     codes: Array
-    values: Array
+    values: Any  # an array, or what numpy can make one of at the end
 
 
 class Batch(NamedTuple):
@@ -71,16 +71,16 @@ def _columns(batches: Iterable[Batch]) -> tuple[list[Any], ...]:
     for batch in batches:
         if len(batch.ratings) == 0:
             continue
-        largest = float(np.abs(batch.ratings).max())
+        users.append(batch.users)
+        items.append(batch.items)
+        short = np.empty(len(batch.ratings), np.float32)
+        same, largest = tables.shorten(batch.ratings, short)
         require(
             largest <= LARGEST,
             f"ratings must lie within +-{LARGEST:g}, got one of size {largest:g}: rescale",
             DataError,
         )
-        users.append(batch.users)
-        items.append(batch.items)
-        short = batch.ratings.astype(np.float32)
-        exact = exact and bool((short == batch.ratings).all())
+        exact = exact and same
         ratings.append(short if exact else batch.ratings)
         if batch.times is not None:
             times.append(batch.times)
@@ -119,15 +119,19 @@ def _encode_strings(chunks: list[Any]) -> tuple[Array, list[Array]]:
             values, codes = np.unique(chunk, return_inverse=True)
             chunk = Coded(codes.astype(np.int32), values)
         coded.append(chunk)
-    if len({chunk.values.dtype.kind for chunk in coded}) > 1:
-        coded = [chunk._replace(values=chunk.values.astype(np.str_)) for chunk in coded]
-    ids = np.unique(np.concatenate([chunk.values for chunk in coded]))
+    shared = {id(chunk.values): chunk.values for chunk in coded}
+    distinct = {key: np.asarray(values) for key, values in shared.items()}
+    if len({values.dtype.kind for values in distinct.values()}) > 1:
+        distinct = {key: values.astype(np.str_) for key, values in distinct.items()}
+    ids = np.unique(np.concatenate(list(distinct.values())))
     if ids.dtype.kind == "i":
         ids = ids.astype(np.int64)
+    places = {key: np.searchsorted(ids, values).astype(np.int32) for key, values in distinct.items()}
     made = []
     while coded:
         chunk = coded.pop(0)
-        made.append(np.searchsorted(ids, chunk.values).astype(np.int32)[chunk.codes])
+        codes = chunk.codes if chunk.codes.flags.writeable else chunk.codes.copy()
+        made.append(np.take(places[id(chunk.values)], codes, out=codes, mode="clip"))
     return ids, made
 
 

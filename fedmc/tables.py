@@ -21,13 +21,26 @@ njit: Callable[..., Any] = _njit
 @njit(cache=True, nogil=True)
 def has_leading_zero(text: Array) -> bool:
     """Whether a field starts with 0 and another digit: such an id must stay a string."""
-    start = True
-    for k in range(text.size - 1):
-        byte = text[k]
-        if start and byte == 48 and 48 <= text[k + 1] <= 57:
-            return True
-        start = byte in (44, 58, 59, 124, 9, 10, 13, 34)  # , : ; | tab newline return quote
+    for k in range(1, text.size - 1):
+        if text[k] == 48 and 48 <= text[k + 1] <= 57:
+            before = text[k - 1]
+            if before in (44, 58, 59, 124, 9, 10, 13, 34, 32):  # , : ; | tab newline return quote space
+                return True
     return False
+
+
+@njit(cache=True, nogil=True)
+def shorten(values: Array, out: Array) -> tuple[bool, float]:
+    """Copy to float32; returns whether that lost nothing, and the largest size (infinite if one is not a number)."""
+    exact, largest = True, 0.0
+    for k in range(values.size):
+        out[k] = values[k]
+        size = abs(float(values[k]))
+        exact = exact and out[k] == values[k]
+        largest = size if size > largest else largest
+        if size != size:
+            largest = np.inf
+    return exact, largest
 
 
 @njit(cache=True, nogil=True)
@@ -237,20 +250,20 @@ def draw_items(indptr: Array, weights: Array, keep: Array, other: Array, seeds: 
             filled = start
             while filled < stop:
                 state, bits = _next(state)
-                k = int(bits % np.uint64(n))
+                k = np.intp(bits % np.uint64(n))
                 state, bits = _next(state)
                 if (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) >= keep[k]:
-                    k = int(other[k])
+                    k = np.intp(other[k])
                 if not taken[k]:
                     taken[k] = True
                     indices[filled] = k
                     filled += 1
         else:
             keys = np.empty(n)
-            for k in range(n):
+            for item in range(n):
                 state, bits = _next(state)
-                keys[k] = -np.log(((bits >> np.uint64(11)) + 1) * (1.0 / 9007199254740993.0)) / weights[k]
+                keys[item] = -np.log(((bits >> np.uint64(11)) + 1) * (1.0 / 9007199254740993.0)) / weights[item]
             order = np.argsort(keys)
-            for k in range(count):
-                indices[start + k] = order[k]
+            for place in range(count):
+                indices[start + place] = order[place]
         indices[start:stop] = np.sort(indices[start:stop])

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from fedmc.building import Batch
 from fedmc.errors import DataError
-from fedmc.readers.wanted import Wanted, roles, to_batch
+from fedmc.readers.wanted import Memo, Wanted, roles, to_batch
 
 PARQUET, FEATHER, OLD_FEATHER = b"PAR1", b"ARROW1", b"FEA1"
 
@@ -36,8 +36,9 @@ def read(path: Path, wanted: Wanted) -> Iterator[Batch]:
 def _parquet(path: Path, wanted: Wanted) -> Iterator[Batch]:
     with pyarrow.parquet.ParquetFile(path) as file:
         role = roles(file.schema_arrow.names, wanted, str(path))
+        memo: Memo = {}
         for batch in file.iter_batches(batch_size=1 << 20, columns=role.names):
-            yield to_batch(_dict(batch), role, str(path))
+            yield to_batch(_dict(batch), role, str(path), memo)
 
 
 def _feather(path: Path, wanted: Wanted) -> Iterator[Batch]:
@@ -49,14 +50,16 @@ def from_stream(frame: Any, wanted: Wanted) -> Iterator[Batch]:
     """The rows of a pandas or polars DataFrame, or of any other Arrow stream."""
     reader = pa.RecordBatchReader.from_stream(frame)
     role = roles(reader.schema.names, wanted, "the table")
+    memo: Memo = {}
     for batch in reader:
-        yield to_batch(_dict(batch), role, "the table")
+        yield to_batch(_dict(batch), role, "the table", memo)
 
 
 def _table(table: pa.Table, wanted: Wanted, where: str) -> Iterator[Batch]:
     role = roles(table.column_names, wanted, where)
+    memo: Memo = {}
     for batch in table.select(role.names).to_batches():
-        yield to_batch(_dict(batch), role, where)
+        yield to_batch(_dict(batch), role, where, memo)
 
 
 def _dict(batch: pa.RecordBatch) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from fedmc.building import Batch
 from fedmc.errors import DataError, require
-from fedmc.readers.wanted import Wanted, roles, to_batch
+from fedmc.readers.wanted import Memo, Wanted, roles, to_batch
 
 POSTGRES, SQLITE = ("postgresql://", "postgres://"), "sqlite://"
 _SQLITE_FILE = b"SQLite format 3\0"
@@ -43,9 +43,10 @@ def read(source: str, query: str | None, wanted: Wanted) -> Iterator[Batch]:
             cursor.execute(query)
             with cursor.fetch_record_batch() as reader:
                 role = roles(reader.schema.names, wanted, "the query's result")
+                memo: Memo = {}
                 for batch in reader:
                     columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
-                    yield to_batch(columns, role, "the query's result")
+                    yield to_batch(columns, role, "the query's result", memo)
     except dbapi.Error as error:
         raise DataError(f"{shown}: {_clean(str(error), source)}") from None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -15,12 +14,11 @@ import pyarrow.csv as pacsv
 
 from fedmc.building import Batch
 from fedmc.errors import DataError, require
-from fedmc.readers.wanted import Roles, Wanted, roles, to_batch
+from fedmc.readers.wanted import Memo, Roles, Wanted, roles, to_batch
 from fedmc.tables import has_leading_zero
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
 NO_HEADER = ("user", "item", "rating", "time")
-DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 
 class TextFile(NamedTuple):
@@ -54,10 +52,10 @@ def read(file: TextFile, wanted: Wanted) -> Iterator[Batch]:
         named = wanted.columns is None and wanted.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
         role = roles(layout.names, wanted, file.name)
+    memo: Memo = {}
     try:
-        table = _parse(file, layout, role)
-        while table:
-            yield to_batch(table.pop(0), role, file.name)
+        for columns in _parse(file, layout, role):
+            yield to_batch(columns, role, file.name, memo)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
         _explain(file, layout, role, error)
 
@@ -100,40 +98,62 @@ def _first_line(head: bytes) -> str:
     return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
 
 
-def _parse(file: TextFile, layout: Layout, role: Roles) -> list[dict[str, Any]]:
-    """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings with a dictionary."""
-    attempts = [DICTIONARY] if file.path is None or _zeros(file.path) else [pa.int32(), pa.int64(), DICTIONARY]
-    for kind in attempts[:-1]:
+def _parse(file: TextFile, layout: Layout, role: Roles) -> Iterator[dict[str, Any]]:
+    """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings."""
+    numbers = file.path is not None and _starts_with_numbers(file, layout, role) and not _zeros(file.path)
+    for kind in (pa.int32(), pa.int64()) if numbers else ():
         try:
-            return _parse_as(file, layout, role, kind)
+            table = pacsv.read_csv(str(file.path), *_options(layout, role, kind)).to_batches()
         except pa.ArrowInvalid:
             continue
-    return _parse_as(file, layout, role, attempts[-1])
+        table.reverse()
+        yield from _given_back((table.pop() for _ in range(len(table))), role)
+        return
+    options, pool = _options(layout, role, pa.string()), pa.system_memory_pool()  # Arrow's own pool keeps too much
+    with file.open() as opened, pacsv.open_csv(opened, *options, memory_pool=pool) as reader:
+        yield from _given_back(reader, role)
 
 
-def _parse_as(file: TextFile, layout: Layout, role: Roles, ids: pa.DataType) -> list[dict[str, Any]]:
+def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, Any]]:
+    """The batches' columns; their memory goes back to the system as they are done with, or it would count twice."""
+    for number, batch in enumerate(batches):
+        yield dict(zip(role.names, batch.columns, strict=True))
+        if number % 8 == 0:
+            pa.default_memory_pool().release_unused()
+    pa.default_memory_pool().release_unused()
+
+
+def _options(layout: Layout, role: Roles, ids: pa.DataType) -> tuple[Any, Any, Any]:
     double = layout.delimiter == "::"  # read as ':' with an empty field between
     names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
     types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
     if role.group is not None:
-        types.setdefault(role.group, DICTIONARY)
-    source = str(file.path) if file.path is not None else file.open()
-    table = pacsv.read_csv(
-        source,
-        read_options=pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=1 << 23),
-        parse_options=pacsv.ParseOptions(delimiter=layout.delimiter[0]),
-        convert_options=pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
+        types.setdefault(role.group, pa.string())
+    return (
+        pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=1 << 22),
+        pacsv.ParseOptions(delimiter=layout.delimiter[0]),
+        pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
     )
-    return [dict(zip(role.names, batch.columns, strict=True)) for batch in table.to_batches()]
+
+
+def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
+    """Whether the first row's ids are whole numbers: if not, there is no use in trying."""
+    places = [layout.names.index(name) for name in (role.user, role.item)]
+    for number, fields in _lines(file, layout):
+        if not (layout.header and number == 1):
+            return len(fields) > max(places) and all(fields[place].strip().lstrip("-").isdigit() for place in places)
+    return False
 
 
 def _zeros(path: Path) -> bool:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        text = np.frombuffer(view, np.uint8)
-        try:
-            return bool(has_leading_zero(text))
-        finally:
-            del text  # or the map cannot be closed
+    """Whether any field starts with 0 and another digit. Pieces overlap by a byte or two, to see across their seams."""
+    before = b"\n"
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            if has_leading_zero(np.frombuffer(before + piece, np.uint8)):
+                return True
+            before = piece[-2:]
+    return False
 
 
 def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:

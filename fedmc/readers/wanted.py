@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedmc.building import Batch, Coded
 from fedmc.errors import DataError, require
-from fedmc.ratings import find_columns, find_time_column
+from fedmc.ratings import as_ids, find_columns, find_time_column
 
 Array = NDArray[Any]
 
@@ -57,43 +57,58 @@ def roles(names: Sequence[str], wanted: Wanted, where: str) -> Roles:
     return Roles(user, item, rating, time, wanted.group)
 
 
-def to_batch(columns: dict[str, Any], role: Roles, where: str) -> Batch:
+class Growing:
+    """The distinct strings of a column as its chunks come; chunks hold codes into them."""
+
+    def __init__(self) -> None:
+        self.values = pa.array([], pa.string())
+
+    def codes(self, column: pa.Array, what: str) -> Array:
+        found = pc.index_in(column, value_set=self.values, memory_pool=pa.system_memory_pool())
+        if found.null_count:
+            new = pc.unique(column.filter(pc.is_null(found)))
+            empty = pc.any(pc.equal(pc.utf8_trim_whitespace(new), "")).as_py()
+            require(not empty, f"{what} id is empty", DataError)
+            self.values = pa.concat_arrays([self.values, new])
+            found = pc.index_in(column, value_set=self.values, memory_pool=pa.system_memory_pool())
+        return np.array(found.to_numpy(zero_copy_only=False), np.int32)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        """The strings so far, without space around them, or whole numbers where all are written so."""
+        return strings(pc.utf8_trim_whitespace(self.values))
+
+
+Memo = dict[str, Growing]
+
+
+def to_batch(columns: dict[str, Any], role: Roles, where: str, memo: Memo) -> Batch:
     """A Batch from Arrow arrays; missing values, odd types and ratings that are not finite are refused."""
     return Batch(
-        ids(columns[role.user], "user", where),
-        ids(columns[role.item], "item", where),
+        ids(columns[role.user], "user", where, memo),
+        ids(columns[role.item], "item", where, memo),
         ratings(columns[role.rating], where),
         None if role.time is None else seconds(columns[role.time], where),
-        None if role.group is None else ids(columns[role.group], "group", where),
+        None if role.group is None else ids(columns[role.group], "group", where, memo),
     )
 
 
-def ids(column: pa.Array, role: str, where: str) -> Any:
+def ids(column: pa.Array, role: str, where: str, memo: Memo) -> Any:
     """Whole numbers as they are; strings as codes and distinct values, whole numbers where all are written so."""
     require(column.null_count == 0, f"{where}: a {role} id is missing", DataError)
     kind = column.type
     if pa.types.is_integer(kind):
-        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
-    if pa.types.is_floating(kind):
         numbers = np.asarray(column.to_numpy(zero_copy_only=False))
-        whole = (
-            np.isfinite(numbers).all()
-            and (numbers == np.floor(numbers)).all()
-            and np.abs(numbers).max(initial=0) < 2**53
-        )
-        require(bool(whole), f"{where}: {role} ids must be whole numbers or strings, got fractions", DataError)
-        return numbers.astype(np.int64)
-    if not pa.types.is_dictionary(kind):
-        column = pc.dictionary_encode(column.cast(pa.string()))
-    values = pc.utf8_trim_whitespace(column.dictionary.cast(pa.string()))
-    require(not pc.any(pc.equal(values, "")).as_py(), f"{where}: a {role} id is empty", DataError)
-    return Coded(
-        np.asarray(column.indices.to_numpy(zero_copy_only=False)).astype(np.int32, copy=False), strings(values)
-    )
+        return np.array(numbers, np.int32 if numbers.dtype == np.int32 else np.int64)  # a copy: Arrow's can go
+    if pa.types.is_floating(kind):
+        return as_ids(np.asarray(column.to_numpy(zero_copy_only=False)), role)
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+    known = memo.setdefault(role, Growing())
+    return Coded(known.codes(column.cast(pa.string()), f"{where}: a {role}"), known)
 
 
 def strings(values: pa.Array) -> Array:
-    """Distinct strings as numpy's, or as int64 where every one is a whole number as Python would write it."""
+    """Strings as numpy's, or as int64 where every one is a whole number as Python would write it."""
     if len(values) and pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
         return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
     return np.asarray(values.to_pylist() or [""], dtype=np.str_)[: len(values)]
