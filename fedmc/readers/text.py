@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -109,9 +110,19 @@ def _parse(file: TextFile, layout: Layout, role: Roles) -> Iterator[dict[str, An
         table.reverse()
         yield from _given_back((table.pop() for _ in range(len(table))), role)
         return
-    options, pool = _options(layout, role, pa.string()), pa.system_memory_pool()  # Arrow's own pool keeps too much
-    with file.open() as opened, pacsv.open_csv(opened, *options, memory_pool=pool) as reader:
-        yield from _given_back(reader, role)
+    with file.open() as opened, pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader:
+        yield from _given_back(_gathered(reader), role)
+
+
+def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator[pa.RecordBatch]:
+    """Larger batches from small ones: the reader holds many blocks ahead, so that these must be small."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in itertools.chain(reader, [None]):
+        if batch is not None:
+            waiting.append(batch)
+        if waiting and (batch is None or sum(part.num_rows for part in waiting) >= rows):
+            yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+            waiting = []
 
 
 def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, Any]]:
@@ -123,14 +134,14 @@ def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict
     pa.default_memory_pool().release_unused()
 
 
-def _options(layout: Layout, role: Roles, ids: pa.DataType) -> tuple[Any, Any, Any]:
+def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22) -> tuple[Any, Any, Any]:
     double = layout.delimiter == "::"  # read as ':' with an empty field between
     names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
     types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
     if role.group is not None:
         types.setdefault(role.group, pa.string())
     return (
-        pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=1 << 22),
+        pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=block),
         pacsv.ParseOptions(delimiter=layout.delimiter[0]),
         pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
     )

@@ -64,13 +64,13 @@ class Growing:
         self.values = pa.array([], pa.string())
 
     def codes(self, column: pa.Array, what: str) -> Array:
-        found = pc.index_in(column, value_set=self.values, memory_pool=pa.system_memory_pool())
+        found = pc.index_in(column, value_set=self.values)
         if found.null_count:
             new = pc.unique(column.filter(pc.is_null(found)))
             empty = pc.any(pc.equal(pc.utf8_trim_whitespace(new), "")).as_py()
             require(not empty, f"{what} id is empty", DataError)
             self.values = pa.concat_arrays([self.values, new])
-            found = pc.index_in(column, value_set=self.values, memory_pool=pa.system_memory_pool())
+            found = pc.index_in(column, value_set=self.values)
         return np.array(found.to_numpy(zero_copy_only=False), np.int32)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
