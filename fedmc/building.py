@@ -55,13 +55,16 @@ def build(batches: Iterable[Batch], duplicates: Duplicates = "refuse") -> Built:
     if duplicates not in ("refuse", "last", "mean"):
         raise unknown("way to treat duplicates", duplicates, ("refuse", "last", "mean"))
     users, items, ratings, times, groups = _columns(batches)
+    for name, column in (("times", times), ("groups", groups)):
+        require(len(column) in (0, len(ratings)), f"some rows have {name} and some have none", DataError)
     require(sum(map(len, ratings)) > 0, "there are no ratings: the table is empty", DataError)
     user_ids, user_codes = encode(users)
     item_ids, item_codes = encode(items)
     of_users = _groups_of_users(user_ids, user_codes, groups) if groups else None
+    timed = bool(times)
     matrix, stamps = to_rows((len(user_ids), len(item_ids)), user_codes, item_codes, ratings, times)
     stamps = settle(matrix, stamps, user_ids, item_ids, duplicates)
-    return Built(user_ids, item_ids, matrix, stamps if times else None, of_users)
+    return Built(user_ids, item_ids, matrix, stamps if timed else None, of_users)
 
 
 def _columns(batches: Iterable[Batch]) -> tuple[list[Any], ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc.building import Duplicates
-from fedmc.errors import DataError, FedmcError, InputError, require
+from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
 from fedmc.partition import Federation, assign_users, make_shards, owners_from_names
 from fedmc.ratings import Ratings, as_ratings
@@ -183,7 +183,10 @@ class FedMC:
         if clients is None:
             return assign_users(count, self.get_params()["clients"], self.get_params()["seed"])
         if isinstance(clients, str):
-            clients = _column_of_users(X, clients)
+            require(
+                hasattr(X, "__arrow_c_stream__"), f"clients={clients!r} names a column: pass a DataFrame", DataError
+            )
+            clients = _clients_of_users(X, clients, ratings)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
             require(
@@ -195,18 +198,10 @@ class FedMC:
         return owners_from_names(clients, count)
 
 
-def _column_of_users(X: Any, column: str) -> dict[Any, Any]:
-    """From a DataFrame, which client each user belongs to; a user in two of them is refused."""
-    from fedmc.ratings import as_ids, find_columns
+def _clients_of_users(X: Any, column: str, ratings: Ratings) -> Array:
+    """From a column of a DataFrame, which client each user belongs to."""
+    from fedmc.readers import from_arrow
 
-    names = [str(name) for name in getattr(X, "columns", ())]
-    if column not in names:
-        raise FedmcError(
-            f"there is no column {column!r} to take the clients from: the table has {', '.join(names) or 'none'}"
-        )
-    owner: dict[Any, Any] = {}
-    users = as_ids(np.asarray(X[find_columns(names)[0]]), "user")
-    for user, client in zip(users.tolist(), np.asarray(X[column]).tolist(), strict=True):
-        if owner.setdefault(user, client) != client:
-            raise DataError(f"user {user} belongs to two clients, {owner[user]} and {client}: give each user one")
-    return owner
+    groups = Ratings.from_batches(from_arrow(X, column), duplicates="last").groups
+    assert groups is not None
+    return groups[0][groups[1]]

@@ -235,6 +235,6 @@ def find_ids(known: Array, wanted: Any, role: str) -> Array:
 def _whole_numbers(ids: Array, role: str) -> Array:
     """Texts such as 17 as numbers; 017 or x is no id of a model whose ids are whole numbers."""
     for text in ids:
-        if not re.fullmatch(r"0|-?[1-9][0-9]{0,17}", str(text)):
+        if not re.fullmatch(r"0|-?[1-9][0-9]{0,18}", str(text)) or abs(int(text)) >= 2**63:
             raise InputError(f"unknown {role} {text!s}: this model's {role} ids are whole numbers")
     return ids.astype(np.int64)

@@ -77,12 +77,10 @@ def as_ratings(X: Any, *, duplicates: Duplicates = "refuse") -> Ratings:
     if isinstance(X, Ratings):
         require(len(X) > 0, "there are no ratings: the table is empty", DataError)
         return X
-    if hasattr(X, "columns") and hasattr(X, "__getitem__"):
-        user, item, rating = find_columns([str(name) for name in X.columns])
-        table = dict(zip(map(str, X.columns), X.columns, strict=True))
-        return Ratings.from_arrays(
-            *(np.asarray(X[table[name]]) for name in (user, item, rating)), duplicates=duplicates
-        )
+    if hasattr(X, "__arrow_c_stream__"):
+        from fedmc.readers import from_arrow  # pyarrow is not needed before
+
+        return Ratings.from_batches(from_arrow(X), duplicates=duplicates)
     if sparse.issparse(X):
         entries = sparse.coo_array(X)
         return _numbered(entries.row, entries.col, entries.data, entries.shape, duplicates)

@@ -30,6 +30,19 @@ def has_leading_zero(text: Array) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def count_lines(text: Array, inside: bool) -> tuple[int, bool]:
+    """How many lines that are not empty start here, and whether the text ends inside of one."""
+    lines = 0
+    for k in range(text.size):
+        if text[k] == 10 or text[k] == 13:
+            inside = False
+        elif not inside:
+            inside = True
+            lines += 1
+    return lines, inside
+
+
+@njit(cache=True, nogil=True)
 def shorten(values: Array, out: Array) -> tuple[bool, float]:
     """Copy to float32; returns whether that lost nothing, and the largest size (infinite if one is not a number)."""
     exact, largest = True, 0.0

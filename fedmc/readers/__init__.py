@@ -50,9 +50,9 @@ def batches(source: str | Path, wanted: Wanted, query: str | None = None) -> Ite
     return text.read(text.on_disk(path), wanted)
 
 
-def from_arrow(frame: Any, wanted: Wanted) -> Iterable[Batch]:
+def from_arrow(frame: Any, group: str | None = None) -> Iterable[Batch]:
     """The rows of anything that speaks Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
-    return columnar.from_stream(frame, wanted)
+    return columnar.from_stream(frame, Wanted(group=group))
 
 
 def _head(path: Path) -> bytes:

@@ -14,12 +14,12 @@ from fedmc.building import Batch
 from fedmc.errors import DataError
 from fedmc.readers.wanted import Memo, Wanted, roles, to_batch
 
-PARQUET, FEATHER, OLD_FEATHER = b"PAR1", b"ARROW1", b"FEA1"
+PARQUET, FEATHER = b"PAR1", b"ARROW1"
 
 
 def is_columnar(path: Path) -> bool:
     with open(path, "rb") as file:
-        return file.read(6).startswith((PARQUET, FEATHER, OLD_FEATHER))
+        return file.read(6).startswith((PARQUET, FEATHER))
 
 
 def read(path: Path, wanted: Wanted) -> Iterator[Batch]:
@@ -36,7 +36,7 @@ def read(path: Path, wanted: Wanted) -> Iterator[Batch]:
 def _parquet(path: Path, wanted: Wanted) -> Iterator[Batch]:
     with pyarrow.parquet.ParquetFile(path) as file:
         role = roles(file.schema_arrow.names, wanted, str(path))
-        memo: Memo = {}
+        memo = Memo()
         for batch in file.iter_batches(batch_size=1 << 20, columns=role.names):
             yield to_batch(_dict(batch), role, str(path), memo)
 
@@ -50,14 +50,14 @@ def from_stream(frame: Any, wanted: Wanted) -> Iterator[Batch]:
     """The rows of a pandas or polars DataFrame, or of any other Arrow stream."""
     reader = pa.RecordBatchReader.from_stream(frame)
     role = roles(reader.schema.names, wanted, "the table")
-    memo: Memo = {}
+    memo = Memo()
     for batch in reader:
         yield to_batch(_dict(batch), role, "the table", memo)
 
 
 def _table(table: pa.Table, wanted: Wanted, where: str) -> Iterator[Batch]:
     role = roles(table.column_names, wanted, where)
-    memo: Memo = {}
+    memo = Memo()
     for batch in table.select(role.names).to_batches():
         yield to_batch(_dict(batch), role, where, memo)
 

@@ -43,7 +43,7 @@ def read(source: str, query: str | None, wanted: Wanted) -> Iterator[Batch]:
             cursor.execute(query)
             with cursor.fetch_record_batch() as reader:
                 role = roles(reader.schema.names, wanted, "the query's result")
-                memo: Memo = {}
+                memo = Memo()
                 for batch in reader:
                     columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
                     yield to_batch(columns, role, "the query's result", memo)

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 from fedmc.building import Batch
 from fedmc.errors import DataError, require
 from fedmc.readers.wanted import Memo, Roles, Wanted, roles, to_batch
-from fedmc.tables import has_leading_zero
+from fedmc.tables import count_lines, has_leading_zero
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
 NO_HEADER = ("user", "item", "rating", "time")
@@ -53,10 +53,15 @@ def read(file: TextFile, wanted: Wanted) -> Iterator[Batch]:
         named = wanted.columns is None and wanted.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
         role = roles(layout.names, wanted, file.name)
-    memo: Memo = {}
+    memo = Memo(numbers=True)
+    lines, zeros = _scan(file)
+    rows = int(layout.header)
     try:
-        for columns in _parse(file, layout, role):
+        for columns in _parse(file, layout, role, zeros):
+            rows += len(columns[role.rating])
             yield to_batch(columns, role, file.name, memo)
+        lost = f"{file.name} has {lines:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
+        require(rows == lines, lost, DataError)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
         _explain(file, layout, role, error)
 
@@ -99,9 +104,9 @@ def _first_line(head: bytes) -> str:
     return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
 
 
-def _parse(file: TextFile, layout: Layout, role: Roles) -> Iterator[dict[str, Any]]:
+def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, Any]]:
     """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings."""
-    numbers = file.path is not None and _starts_with_numbers(file, layout, role) and not _zeros(file.path)
+    numbers = file.path is not None and not zeros and _starts_with_numbers(file, layout, role)
     for kind in (pa.int32(), pa.int64()) if numbers else ():
         try:
             table = pacsv.read_csv(str(file.path), *_options(layout, role, kind)).to_batches()
@@ -156,15 +161,15 @@ def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
     return False
 
 
-def _zeros(path: Path) -> bool:
-    """Whether any field starts with 0 and another digit. Pieces overlap by a byte or two, to see across their seams."""
-    before = b"\n"
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 22):
-            if has_leading_zero(np.frombuffer(before + piece, np.uint8)):
-                return True
-            before = piece[-2:]
-    return False
+def _scan(file: TextFile) -> tuple[int, bool]:
+    """How many lines there are, and whether any field starts with 0 and another digit."""
+    lines, inside, zeros, before = 0, False, False, b"\n"
+    with file.open() as opened:
+        while piece := opened.read(1 << 22):
+            zeros = zeros or has_leading_zero(np.frombuffer(before + piece, np.uint8))
+            more, inside = count_lines(np.frombuffer(piece, np.uint8), inside)
+            lines, before = lines + more, piece[-2:]  # two bytes more, to see across the seam
+    return lines, zeros
 
 
 def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -60,8 +61,9 @@ def roles(names: Sequence[str], wanted: Wanted, where: str) -> Roles:
 class Growing:
     """The distinct strings of a column as its chunks come; chunks hold codes into them."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: bool) -> None:
         self.values = pa.array([], pa.string())
+        self.numbers = numbers  # from text, where 17 may be a number; a typed column's strings stay strings
 
     def codes(self, column: pa.Array, what: str) -> Array:
         found = pc.index_in(column, value_set=self.values)
@@ -75,10 +77,18 @@ class Growing:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         """The strings so far, without space around them, or whole numbers where all are written so."""
-        return strings(pc.utf8_trim_whitespace(self.values))
+        return strings(pc.utf8_trim_whitespace(self.values), self.numbers)
 
 
-Memo = dict[str, Growing]
+class Memo:
+    """The distinct strings of each column of one table."""
+
+    def __init__(self, numbers: bool = False) -> None:
+        self.numbers = numbers
+        self.columns: dict[str, Growing] = {}
+
+    def of(self, role: str) -> Growing:
+        return self.columns.setdefault(role, Growing(self.numbers))
 
 
 def to_batch(columns: dict[str, Any], role: Roles, where: str, memo: Memo) -> Batch:
@@ -103,14 +113,15 @@ def ids(column: pa.Array, role: str, where: str, memo: Memo) -> Any:
         return as_ids(np.asarray(column.to_numpy(zero_copy_only=False)), role)
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
-    known = memo.setdefault(role, Growing())
+    known = memo.of(role)
     return Coded(known.codes(column.cast(pa.string()), f"{where}: a {role}"), known)
 
 
-def strings(values: pa.Array) -> Array:
-    """Strings as numpy's, or as int64 where every one is a whole number as Python would write it."""
-    if len(values) and pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
-        return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
+def strings(values: pa.Array, numbers: bool) -> Array:
+    """Strings as numpy's; with `numbers` as int64, where every one is a whole number as Python would write it."""
+    if numbers and len(values) and pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,18})$")).as_py():
+        with contextlib.suppress(pa.ArrowInvalid):  # 19 digits may be too many
+            return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
     return np.asarray(values.to_pylist() or [""], dtype=np.str_)[: len(values)]
 
 

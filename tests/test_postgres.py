@@ -1,0 +1,164 @@
+"""A real PostgreSQL of the tests' own: train from a query, and errors that keep the password."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmc.errors import DataError
+from fedmc.readers import read_source
+from fedmc.readers.databases import without_password
+
+FEDMC = str(Path(sys.executable).parent / "fedmc")
+PASSWORD = "s3cret&word"
+
+
+def programs():
+    """Where initdb and pg_ctl are: Debian keeps them outside of PATH."""
+    places = [
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
+        *map(Path, os.environ["PATH"].split(os.pathsep)),
+    ]
+    return next((place for place in places if (place / "initdb").is_file() and (place / "pg_ctl").is_file()), None)
+
+
+def demoted():
+    """PostgreSQL refuses to run as root: another user then."""
+    if os.getuid() != 0:
+        return None
+    return next((name for name in ("postgres", "nobody") if name in {entry.pw_name for entry in pwd.getpwall()}), None)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    place = programs()
+    if place is None:
+        pytest.skip("no PostgreSQL server on this machine (initdb, pg_ctl)")
+    user = demoted()
+    folder = tmp_path_factory.mktemp("postgres")
+    for parent in (folder, *list(folder.parents)[:3]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    data, secret = folder / "data", folder / "password"
+    secret.write_text(PASSWORD)
+    data.mkdir(mode=0o700)
+    if user:
+        shutil.chown(data, user)
+        shutil.chown(secret, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*command, **options):
+        done = subprocess.run(command, user=user, cwd=data, capture_output=True, text=True, timeout=120, **options)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    run(place / "initdb", "-D", data, "-U", "fedmc", "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync")
+    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
+    with open(os.devnull, "w") as nothing:
+        subprocess.run(
+            [place / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", data / "log", "-o", options, "start"],
+            user=user, cwd=data, stdout=nothing, stderr=nothing, timeout=120, check=True,
+        )  # fmt: skip
+    yield f"postgresql://fedmc:s3cret%26word@127.0.0.1:{port}/postgres"
+    run(place / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+@pytest.fixture(scope="module")
+def table(server):
+    """100,000 ratings of 1,000 users and 500 items, with text ids."""
+    import adbc_driver_postgresql.dbapi as dbapi
+
+    with dbapi.connect(server) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "create table ratings as select 'u' || (n % 1000) as who, (n / 1000 * 5 + n % 5) % 500 as what, "
+                "(1 + (n * 7919) % 9 / 2.0)::numeric(3, 1) as stars, "
+                "timestamp '2020-01-01' + n * interval '1 minute' as rated_at "
+                "from generate_series(0, 99999) as n"
+            )
+        connection.commit()
+    return server
+
+
+QUERY = 'select who as "user", what as item, stars as rating, rated_at as time from ratings'
+
+
+def test_read(table):
+    ratings = read_source(table, query=QUERY, times=True)
+    assert len(ratings) == 100_000
+    assert len(ratings.users) == 1000
+    assert ratings.users[0] == "u0"
+    assert ratings.matrix.data.min() == 1
+    assert ratings.matrix.data.max() == 5
+    assert ratings.times.min() == int(np.datetime64("2020-01-01").astype("datetime64[s]").astype(int))
+    named = read_source(table, ["who", "what", "stars"], query="select * from ratings where what < 50")
+    assert len(named.items) <= 50
+
+
+def train(source, query, tmp_path):
+    command = [
+        FEDMC,
+        "train",
+        source,
+        "--query",
+        query,
+        "--rounds",
+        "2",
+        "--rank",
+        "2",
+        "--out",
+        tmp_path / "run",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert PASSWORD not in done.stdout + done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_train_from_a_query(table, tmp_path):
+    done = train(table, QUERY, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rounds"] == 2
+    assert "s3cret" not in (tmp_path / "run" / "settings.toml").read_text()
+
+
+def test_wrong_password_and_missing_column(table, tmp_path):
+    wrong = train(table.replace("s3cret", "s3cretX"), QUERY, tmp_path)
+    assert wrong.returncode == 2
+    assert "password authentication failed" in wrong.stderr
+    column = train(table, "select who, what from ratings", tmp_path)
+    assert column.returncode == 2
+    assert "no user column found: the table has who, what" in column.stderr
+    syntax = train(table, "select nonsense from ratings", tmp_path)
+    assert syntax.returncode == 2
+    assert 'column "nonsense" does not exist' in syntax.stderr
+    empty = train(table, QUERY + " where false", tmp_path)
+    assert empty.returncode == 2
+    assert "no ratings" in empty.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"fedmc:\*\*\*@127\.0\.0\.1:1"):
+        read_source("postgresql://fedmc:secret@127.0.0.1:1/x", query="select 1")
+
+
+def test_passwords_are_never_shown():
+    assert without_password("postgresql://me:pa@ss@host/db") == "postgresql://me:***@host/db"
+    assert without_password("postgresql://me:secret@host/db?x=1") == "postgresql://me:***@host/db?x=1"
+    assert (
+        without_password("postgresql://host/db?user=me&password=secret&x=1")
+        == "postgresql://host/db?user=me&password=***&x=1"
+    )
+    assert without_password("ratings.csv") == "ratings.csv"
