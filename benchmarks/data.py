@@ -74,7 +74,7 @@ def csv(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.csv
 
-    user, item = unique_pairs(20_000_000, 138_000, 26_744)
+    user, item = unique_pairs(20_000_000, 125_000, 26_744)
     rating = np.random.default_rng(1).integers(1, 11, len(user)) / 2
     stamp = np.random.default_rng(2).integers(800_000_000, 1_400_000_000, len(user))
     names = {"integer": (user, item)}
