@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import tables
+from fedmc import drawing
 from fedmc.catalogue import Catalogue
 from fedmc.errors import InputError, require, unknown
 from fedmc.prepared import writing
@@ -91,7 +91,7 @@ def make_items(recipe: Recipe) -> Items:
     weights = np.exp(1.6 * rng.normal(size=recipe.items))
     V = rng.normal(size=(recipe.items, recipe.rank))
     biases = recipe.item_spread * rng.normal(size=recipe.items) + 0.1 * np.log(weights)
-    keep, other = tables.alias_table(weights)
+    keep, other = drawing.alias_table(weights)
     return Items(weights, keep, other, biases - biases.mean(), V)
 
 
@@ -126,7 +126,7 @@ def _ratings_of(recipe: Recipe, items: Items, users: Array, counts: Array) -> sp
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     indices = np.empty(indptr[-1], np.int32)
     seeds = users.astype(np.uint64) * np.uint64(0x2545F4914F6CDD1D) + np.uint64(recipe.seed)
-    tables.draw_items(indptr, items.weights, items.keep, items.other, seeds, indices)
+    drawing.draw_items(indptr, items.weights, items.keep, items.other, seeds, indices)
     rng = np.random.default_rng([recipe.seed, 3, int(users[0])])
     U = rng.normal(size=(len(users), recipe.rank)) * (recipe.factor_spread / np.sqrt(recipe.rank))
     rows = np.repeat(np.arange(len(users)), counts)

@@ -1,7 +1,4 @@
-"""Compiled loops over tables: from rows in file order to sorted sparse rows, and the Netflix text format.
-
-Beside `kernels.py` the only file that imports numba.
-"""
+"""Compiled loops over tables: from rows in file order to sorted sparse rows, and the Netflix text format."""
 
 from __future__ import annotations
 
@@ -203,80 +200,3 @@ def parse_netflix(
         if k >= size or text[k] != 10:
             return rows, item, line
     return rows, item, -1
-
-
-@njit(cache=True, nogil=True)
-def _next(state: Any) -> Any:
-    """splitmix64: (new state, 64 random bits)"""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    z = state
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state, z ^ (z >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def alias_table(weights: Array) -> tuple[Array, Array]:
-    """Walker's tables: draw an index k uniformly, keep it with chance keep[k], else take other[k]."""
-    n = weights.size
-    keep = weights * (n / weights.sum())
-    other = np.arange(n).astype(np.int32)
-    small = np.empty(n, np.int64)
-    large = np.empty(n, np.int64)
-    smalls = larges = 0
-    for k in range(n):
-        if keep[k] < 1:
-            small[smalls] = k
-            smalls += 1
-        else:
-            large[larges] = k
-            larges += 1
-    while smalls and larges:
-        smalls -= 1
-        low, high = small[smalls], large[larges - 1]
-        other[low] = high
-        keep[high] -= 1 - keep[low]
-        if keep[high] < 1:
-            larges -= 1
-            small[smalls] = high
-            smalls += 1
-    for k in range(smalls):
-        keep[small[k]] = 1
-    for k in range(larges):
-        keep[large[k]] = 1
-    return keep, other
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def draw_items(indptr: Array, weights: Array, keep: Array, other: Array, seeds: Array, indices: Array) -> None:
-    """Fill each row with that many different items, popular ones more often, sorted. A row depends on its seed only.
-
-    Rows with few items draw and reject repeats; long ones take the smallest of exponential keys E/weight.
-    """
-    n = weights.size
-    for row in prange(indptr.size - 1):
-        start, stop = indptr[row], indptr[row + 1]
-        count = stop - start
-        state = seeds[row]
-        if 8 * count < n:
-            taken = np.zeros(n, np.bool_)
-            filled = start
-            while filled < stop:
-                state, bits = _next(state)
-                k = np.intp(bits % np.uint64(n))
-                state, bits = _next(state)
-                if (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) >= keep[k]:
-                    k = np.intp(other[k])
-                if not taken[k]:
-                    taken[k] = True
-                    indices[filled] = k
-                    filled += 1
-        else:
-            keys = np.empty(n)
-            for item in range(n):
-                state, bits = _next(state)
-                keys[item] = -np.log(((bits >> np.uint64(11)) + 1) * (1.0 / 9007199254740993.0)) / weights[item]
-            order = np.argsort(keys)
-            for place in range(count):
-                indices[start + place] = order[place]
-        indices[start:stop] = np.sort(indices[start:stop])
