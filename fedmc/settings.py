@@ -21,7 +21,7 @@ PAPER: dict[str, Any] = dict(
     normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
 )  # fmt: skip
 FAST: dict[str, Any] = dict(
-    penalty_users="l2:8", penalty_items="auto", beta="auto", update="exact", fit_users_to="V", dual_step=1.5,
+    penalty_users="l2:10", penalty_items="auto", beta="auto", update="exact", fit_users_to="V", dual_step=1.5,
     normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True, sampler="passes",
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
