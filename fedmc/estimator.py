@@ -186,7 +186,7 @@ class FedMC:
             require(
                 hasattr(X, "__arrow_c_stream__"), f"clients={clients!r} names a column: pass a DataFrame", DataError
             )
-            clients = _clients_of_users(X, clients, ratings)
+            clients = _clients_of_users(X, clients)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
             require(
@@ -198,7 +198,7 @@ class FedMC:
         return owners_from_names(clients, count)
 
 
-def _clients_of_users(X: Any, column: str, ratings: Ratings) -> Array:
+def _clients_of_users(X: Any, column: str) -> Array:
     """From a column of a DataFrame, which client each user belongs to."""
     from fedmc.readers import from_arrow
 

@@ -32,8 +32,8 @@ def fedmc(*arguments, cwd, code=0):
     return done.stdout + done.stderr
 
 
-def timed(users=30, items=12, seed=0):
-    ratings = planted(users, items, seed=seed)
+def timed(users=30, items=12, seed=0, density=0.4):
+    ratings = planted(users, items, seed=seed, density=density)
     times = np.random.default_rng(seed).integers(0, 10**9, len(ratings))
     return Ratings(ratings.users, ratings.items, ratings.matrix, times)
 
@@ -205,14 +205,20 @@ def test_prepared_shards_are_the_shards(shards):
     assert sorted(p.name for p in path.parent.iterdir()) == ["shards", "t.csv"]
 
 
-def test_the_same_rows_give_the_same_hashes(shards, tmp_path):
-    path, _ = shards
-    lines = (tmp_path / "t.csv").read_text().splitlines()
-    (tmp_path / "u.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
-    preparing.write_prepared(
-        tmp_path / "again", read_parts(Plan(str(tmp_path / "u.csv"), split="random:0.2", clients=4))
-    )
-    hashes = [[entry["sha256"] for entry in prepared.read_manifest(p)["shards"]] for p in (path, tmp_path / "again")]
+@given(seed=st.integers(0, 2**32 - 1), words=st.sampled_from(PARTITIONS), split=st.sampled_from(SPLITS[:3]))
+@settings(max_examples=15, deadline=None)
+def test_any_order_of_rows_gives_the_same_shards_and_hashes(tmp_path_factory, seed, words, split):
+    folder = tmp_path_factory.mktemp("orders")
+    write_table(timed(density=0.9), folder / "a.csv")  # dense, so that every split leaves each user some ratings
+    header, *lines = (folder / "a.csv").read_text().splitlines()
+    order = np.random.default_rng(seed).permutation(len(lines))
+    (folder / "b.csv").write_text("\n".join([header, *(lines[k] for k in order)]) + "\n")
+    hashes = []
+    for name in "ab":
+        plan = Plan(str(folder / f"{name}.csv"), split=split, partition=words, clients=4)
+        preparing.write_prepared(folder / name, read_parts(plan))
+        manifest = prepared.read_manifest(folder / name)
+        hashes.append((manifest["catalogue"], [entry["sha256"] for entry in manifest["shards"]]))
     assert hashes[0] == hashes[1]
 
 
@@ -338,7 +344,9 @@ def test_the_commands(tmp_path):
         cwd=tmp_path,
     )
     fedmc("data", "synth", "--users", 60, "--items", 30, "--ratings", 500, "--out", "b.parquet", cwd=tmp_path)
-    assert "least than" not in fedmc("data", "synth", "--like", "ml-1m", "--out", "big", cwd=tmp_path)
+    said = fedmc("data", "synth", "--like", "ml-1m", "--out", "big", cwd=tmp_path)
+    assert "1,000,209 ratings" in said
+    assert f"{synthetic.like('ml-1m').noise_floor:.4f} (RMSE)" in said
     assert len(list((tmp_path / "big").glob("*.shard"))) == 100
     assert "20 items" in fedmc("catalogue", "make", "a.csv", "--out", "a.json", cwd=tmp_path)
     fedmc("catalogue", "make", "b.parquet", "--out", "b.json", cwd=tmp_path)
