@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc import inner
+from fedmc import curvature, inner
 from fedmc.errors import Diverged
 from fedmc.inner import Problem
 from fedmc.measures import measure
@@ -36,13 +36,26 @@ from fedmc.sampling import client_rng
 
 Array = NDArray[Any]
 
+FITTED = 1e-5  # when steps towards fitted users end, where there is no exact answer
 
-class ClientState(NamedTuple):
-    """What a client remembers between its rounds; it stays with the client."""
+
+class Tied(NamedTuple):
+    """What a client of FedMC-ADMM remembers between its rounds; it stays with the client."""
 
     U: Array
     W: Array
     Y: Array
+
+
+class Fitted(NamedTuple):
+    """What a client remembers with `update="curvature"`."""
+
+    U: Array  # fitted to W
+    W: Array  # the V it got last
+    Z: Array  # the users' factors that its part of the server's sum was made of
+
+
+ClientState = Tied | Fitted
 
 
 def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:
@@ -51,15 +64,35 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
         return state, moments(shard, cast)
     if cast.task == "scale":
         return state, user_scale(shard, cast)
-    if cast.task == "start":
-        state = start(shard, cast)
-        return state, Sums.of(S=cast.beta * state.W + state.Y, joined=1)
     if cast.task == "measure":
         return state, measure(shard, users_at(shard, state, cast), state, cast)
+    if cast.settings.update == "curvature":
+        assert not isinstance(state, Tied)
+        return share_curvature(shard, state, cast)
+    assert not isinstance(state, Fitted)
+    if cast.task == "start":
+        begun = start(shard, cast)
+        return begun, Sums.of(S=cast.beta * begun.W + begun.Y, joined=1)
     return local_round(shard, state, cast)
 
 
-def local_round(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState, Sums]:
+def share_curvature(shard: Shard, state: Fitted | None, cast: Broadcast) -> tuple[Fitted, Sums]:
+    """One round: U fitted to V; up goes the change of the packed (G, b), all of it where the client is new."""
+    settings, V, by_item = cast.settings, cast.V, _by_item(shard, cast)
+    users, items = settings.penalties(cast.clients)
+    if state is None:
+        U = Z = inner.minimise(_by_user(shard, cast), V, start_users(shard, cast), settings.entry_of(users), FITTED)
+        change = curvature.packed(by_item, Z, items)
+    else:
+        U = inner.minimise(_by_user(shard, cast), V, state.U, users, FITTED)
+        Z = (U + settings.extrapolation * (U - state.U)).astype(U.dtype, copy=False)
+        change = curvature.packed(by_item, Z, items) - curvature.packed(by_item, state.Z, items)
+    if not np.isfinite(change).all():
+        raise Diverged(cast.round, f"client {shard.client} got user factors that are not finite", "raise the penalties")
+    return Fitted(U, V, Z), Sums.of(S=change, joined=int(state is None))
+
+
+def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied, Sums]:
     """One round: U, then W, then Y; up goes the change of S = beta W + Y, all of it where the client is new."""
     joined = state is None
     old = start(shard, cast) if state is None else state
@@ -71,16 +104,16 @@ def local_round(shard: Shard, state: ClientState | None, cast: Broadcast) -> tup
     change = (beta * W + Y - before).astype(W.dtype, copy=False)
     if not np.isfinite(change).all():
         raise Diverged(cast.round, f"client {shard.client} got item factors that are not finite", "raise beta")
-    return ClientState(U, W, Y), Sums.of(S=change, joined=int(joined))
+    return Tied(U, W, Y), Sums.of(S=change, joined=int(joined))
 
 
-def start(shard: Shard, cast: Broadcast) -> ClientState:
+def start(shard: Shard, cast: Broadcast) -> Tied:
     """W = V, Y = -1/p grad_V f(U, W): the paper's start, whenever the client has its first turn."""
     U = start_users(shard, cast)
     if cast.settings.fit_users_to == "V":
         U = fit_users(shard, U, cast.V, cast)
     Y = -inner.gradient(_by_item(shard, cast), U, cast.V) / cast.clients
-    return ClientState(U, cast.V, Y.astype(U.dtype, copy=False))
+    return Tied(U, cast.V, Y.astype(U.dtype, copy=False))
 
 
 def start_users(shard: Shard, cast: Broadcast) -> Array:
@@ -97,12 +130,12 @@ def fit_users(shard: Shard, U: Array, F: Array, cast: Broadcast) -> Array:
     penalty, _ = settings.penalties(cast.clients)
     problem = _by_user(shard, cast)
     numbers = inner.solvable(problem.loss, penalty, settings.width)
-    if settings.update == "exact" and settings.fit_users_to == "V" and numbers is not None:
+    if settings.update != "linearised" and settings.fit_users_to == "V" and numbers is not None:
         return inner.exact(problem, F, U, numbers)
     return inner.prox_steps(problem, F, U, penalty, settings.inner_steps)
 
 
-def fit_items(shard: Shard, U: Array, state: ClientState, cast: Broadcast) -> Array:
+def fit_items(shard: Shard, U: Array, state: Tied, cast: Broadcast) -> Array:
     """The W half, tied to V: exactly per item (the paper's remark) or by N linearised steps."""
     settings, V = cast.settings, cast.V
     coupling = Coupling(cast.clients * cast.beta, V - state.Y / cast.beta)
@@ -120,7 +153,7 @@ def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
         return state.U
     penalty, _ = cast.settings.penalties(cast.clients)
     U = start_users(shard, cast) if state is None else state.U
-    return inner.minimise(_by_user(shard, cast), cast.V, U, penalty, tolerance=1e-5)
+    return inner.minimise(_by_user(shard, cast), cast.V, U, penalty, FITTED)
 
 
 def moments(shard: Shard, cast: Broadcast) -> Sums:

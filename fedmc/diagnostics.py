@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmc import curvature
 from fedmc.engines import Engine
 from fedmc.measures import POWER
 from fedmc.messages import Broadcast, Sums
@@ -32,12 +33,12 @@ class Diagnostics(NamedTuple):
     validation_rmse: float | None = None
     nonzeros_users: float | None = None  # shares
     nonzeros_items: float | None = None
-    lagrangian: float | None = None
+    lagrangian: float | None = None  # None with update="curvature", which has no duals
     primal_residual: float | None = None  # sqrt( sum_i ||W_i - V||^2 )
-    dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||
+    dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||, beta 1 with curvature
     stationarity: float | None = None  # a bound of dist(0, dPhi), after the paper's (122d)
     beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
-    certified: bool | None = None  # beta above it
+    certified: bool | None = None  # the theorem speaks of these settings, and beta is above it
 
 
 class Certificate:
@@ -47,7 +48,7 @@ class Certificate:
 
     L_V and L_U are lower bounds, L and L_U' upper ones. The paper writes min; its proof needs both brackets positive,
     so the condition is with max. It speaks of the linearised update with one beta, and of draws that do not depend on
-    the past; elsewhere there is no certificate.
+    the past; elsewhere the threshold is still told, and nothing is certified.
     """
 
     def __init__(self, settings: Settings, clients: int, p_min: float) -> None:
@@ -58,10 +59,8 @@ class Certificate:
         self.L = self.L_U_high = 0.0
         self.L_U_low = self.L_V_low = np.inf
 
-    def update(self, sums: Sums) -> tuple[float | None, bool | None]:
-        """Take in a round's constants: (the threshold, whether beta is above it)."""
-        if not self.covered:
-            return None, None
+    def update(self, sums: Sums) -> tuple[float, bool]:
+        """Take in a round's constants: (the threshold, whether the theorem holds here and beta is above it)."""
         high = {name: sums.number(name) ** (1 / POWER) for name in ("L_high", "L_U_high", "L_U_low", "L_V_low")}
         if not all(0 < value < np.inf for value in high.values()):
             return np.inf, False
@@ -74,7 +73,7 @@ class Certificate:
         users = 8 * N * self.L**2 / (p * self.L_V_low)
         items = 8 * (8 + N) * self.L_U_high**2 / (self.p_min * p * self.L_U_low)
         needed = max(users, items)
-        return needed, bool(float(self.settings.beta) > needed)
+        return needed, self.covered and bool(float(self.settings.beta) > needed)
 
 
 def diagnose(
@@ -89,7 +88,7 @@ def diagnose(
     _, penalty = cast.settings.penalties(p)
     needed, certified = certificate.update(sums)
     return basic._replace(
-        lagrangian=sums.number("lagrangian") + penalty.value(V),
+        lagrangian=sums.number("lagrangian") + penalty.value(V) if "lagrangian" in sums.parts else None,
         primal_residual=float(np.sqrt(sums.number("gap"))),
         dual_residual=None if V_before is None else float(np.sqrt(p) * np.linalg.norm(cast.beta * (V - V_before))),
         stationarity=None if V_before is None else _stationarity(sums, state, cast),
@@ -100,8 +99,13 @@ def diagnose(
 
 def _stationarity(sums: Sums, state: ServerState, cast: Broadcast) -> float:
     """The two norms after (122d); nu lies in the subdifferential of R at V once V came out of a server's step."""
-    nu = (state.S - state.seen * cast.beta * cast.V) * (cast.clients / state.seen)
-    return float(np.sqrt(np.square(sums["gradient_V"] + nu).sum() + sums.number("stationarity_U")))
+    slope = sums["gradient_V"]
+    if cast.settings.update == "curvature":
+        free, nu = curvature.subgradient(state.S, cast.V, cast.settings.penalties(cast.clients)[1], state.seen)
+        slope = slope[:, free]
+    else:
+        nu = (state.S - state.seen * cast.beta * cast.V) * (cast.clients / state.seen)
+    return float(np.sqrt(np.square(slope + nu).sum() + sums.number("stationarity_U")))
 
 
 def from_sums(sums: Sums, cast: Broadcast) -> Diagnostics:

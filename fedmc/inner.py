@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import kernels
+from fedmc import kernels, solves
 from fedmc.losses import Loss, Square
 from fedmc.penalties import Coefficients, Coupling, Penalty, coefficients
 
@@ -100,17 +100,19 @@ def prox_steps(
 
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
-    """The minimiser over the free coordinates, by one Cholesky a row (square loss, l2 squared)."""
+    """The minimiser over the free coordinates (square loss, separable penalty), from X where it takes steps."""
     X = X.copy()
     fixed = numbers.lo == numbers.hi
     X[:, fixed] = numbers.lo[fixed].astype(X.dtype)
     free = np.flatnonzero(~fixed)
-    solved: Array = kernels.exact_rows(*_raw(problem), F, X, *_coupling(coupling, X), numbers.l2.astype(X.dtype), free)
+    arguments = [n[free].astype(X.dtype) for n in numbers]
+    closed = in_closed_form(numbers)
+    solved: Array = solves.exact_rows(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, free, closed)
     return solved
 
 
 def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
-    """The minimiser from X: in closed form where there is one, else by steps until they hardly move."""
+    """The minimiser from X: exactly where the kernels can, else by steps until they hardly move."""
     numbers = solvable(problem.loss, penalty, X.shape[1])
     if numbers is not None:
         return exact(problem, F, X, numbers)
@@ -122,13 +124,15 @@ def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: 
 
 
 def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
-    """The penalty's numbers if the inner problem has a closed-form answer: square loss, l2 squared, fixed columns."""
-    numbers = coefficients(penalty, width)
-    if not isinstance(loss, Square) or numbers is None or numbers.l1.any():
-        return None
+    """The penalty's numbers if the kernels can solve the inner problem to its end: square loss, separable penalty."""
+    return coefficients(penalty, width) if isinstance(loss, Square) else None
+
+
+def in_closed_form(numbers: Coefficients) -> bool:
+    """Neither l1 nor a bound on the free coordinates: one Cholesky a row."""
     free = numbers.lo < numbers.hi
     unbounded = np.isneginf(numbers.lo[free]).all() and np.isposinf(numbers.hi[free]).all()
-    return numbers if unbounded else None
+    return bool(unbounded and not numbers.l1.any())
 
 
 def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:

@@ -150,79 +150,6 @@ def prox_steps(
     return out
 
 
-@njit(cache=True)
-def _solve(A: Array, b: Array, tiny: Any) -> None:
-    """b <- A^-1 b by Cholesky in place (lower triangle); a direction whose pivot vanishes stays 0."""
-    size = b.size
-    for c in range(size):
-        pivot = A[c, c]
-        for k in range(c):
-            pivot -= A[c, k] * A[c, k]
-        A[c, c] = np.sqrt(pivot) if pivot > tiny else 0
-        for a in range(c + 1, size):
-            total = A[a, c]
-            for k in range(c):
-                total -= A[a, k] * A[c, k]
-            A[a, c] = total / A[c, c] if A[c, c] > 0 else 0
-    for a in range(size):
-        for k in range(a):
-            b[a] -= A[a, k] * b[k]
-        b[a] = b[a] / A[a, a] if A[a, a] > 0 else 0
-    for a in range(size - 1, -1, -1):
-        for k in range(a + 1, size):
-            b[a] -= A[k, a] * b[k]
-        b[a] = b[a] / A[a, a] if A[a, a] > 0 else 0
-
-
-@njit(cache=True, parallel=True, nogil=True)
-def exact_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l2: Array, free: Array,
-) -> Array:  # fmt: skip
-    """Solve (G + diag(l2 + rho)) x = b + rho anchor over the `free` coordinates; the others stay as X has them."""
-    rows, width = X.shape
-    coupled = rho.shape[0] > 0
-    out = X.copy()
-    chunks = min(rows, CHUNKS)
-    bounds = _bounds(indptr, chunks)
-    for chunk in prange(chunks):
-        G = np.empty((width, width), X.dtype)
-        b = np.empty(width, X.dtype)
-        A = np.empty((free.size, free.size), X.dtype)
-        y = np.empty(free.size, X.dtype)
-        for row in range(bounds[chunk], bounds[chunk + 1]):
-            x = out[row]
-            _gram(indptr[row], indptr[row + 1], indices, ratings, shift, inv, F, G, b)
-            tiny = X.dtype.type(0)
-            for a in range(free.size):
-                i = free[a]
-                y[a] = b[i]
-                for c in range(free.size):
-                    A[a, c] = G[i, free[c]]
-                A[a, a] += l2[i]
-                if coupled:
-                    A[a, a] += rho[row, i]
-                    y[a] += rho[row, i] * anchor[row, i]
-                tiny = max(tiny, A[a, a])
-            _move_fixed(G, x, free, y)
-            _solve(A, y, tiny * 8 * np.finfo(X.dtype).eps)
-            for a in range(free.size):
-                x[free[a]] = y[a]
-    return out
-
-
-@njit(cache=True)
-def _move_fixed(G: Array, x: Array, free: Array, y: Array) -> None:
-    """y -= G_fc x_c: what the fixed coordinates already explain."""
-    position = 0
-    for c in range(x.size):
-        if position < free.size and free[position] == c:
-            position += 1
-            continue
-        for a in range(free.size):
-            y[a] -= G[free[a], c] * x[c]
-
-
 @njit(cache=True, parallel=True, nogil=True)
 def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
     """G x - b for each row x of X, in residual form."""
@@ -246,12 +173,11 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
 
 
 def warm_up(dtype: Any) -> None:
-    """Compile (or load from the disk cache) every kernel, so that no round pays for it."""
+    """Compile (or load from the disk cache) the kernels of this file, so that no round pays for it."""
     number = np.dtype(dtype).type
     ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, dtype), number(0), number(1)
     F = X = np.zeros((0, 1), dtype)
     zeros = [np.zeros(1, dtype)] * 4
     prox_steps(*ratings, F, X, F, F, *zeros, number(1), 1)
-    exact_rows(*ratings, F, X, F, F, zeros[0], np.zeros(1, np.int64))
     gradient_rows(*ratings, F, X)
     squared_errors(*ratings, F, X)

@@ -45,12 +45,16 @@ def measure(shard: Shard, U: Array, state: ClientState | None, cast: Broadcast) 
 
 
 def _theory(shard: Shard, state: ClientState | None, cast: Broadcast, problem: Problem, U: Array) -> dict[str, Any]:
+    """What the paper's theorems speak of; with curvature, which has no duals, at V itself and no Lagrangian."""
     V, beta, p = cast.V, cast.beta, cast.clients
-    W, Y = (V, np.zeros_like(V)) if state is None else (state.W, state.Y)
-    if state is not None:
-        U = state.U
-    penalty, _ = cast.settings.penalties(p)
+    tied = cast.settings.update != "curvature"
+    W = V if state is None else state.W
     gap = (W - V).astype(np.float64)
+    if tied and state is not None:
+        U = state.U
+    if not tied:
+        W = V
+    penalty, _ = cast.settings.penalties(p)
     slope = inner.gradient(problem, W, U)
     L_W = inner.lipschitz(W, problem.loss)
     L_U = inner.lipschitz(U, problem.loss)
@@ -58,20 +62,24 @@ def _theory(shard: Shard, state: ClientState | None, cast: Broadcast, problem: P
     zeta = -slope - L_W * (U_bar - U)
     stationarity_U = (inner.gradient(problem, V, U_bar) + zeta) / p
     by_item = problem._replace(matrix=shard.by_item)
+    parts = {
+        "gap": np.square(gap).sum(),
+        "stationarity_U": np.square(stationarity_U, dtype=np.float64).sum(),
+        "gradient_V": inner.gradient(by_item, U_bar, V) / p,
+    }
     with np.errstate(over="ignore", under="ignore"):
-        constants = {
+        parts |= {
             "L_U_high": np.float64(L_U) ** POWER,
             "L_U_low": np.float64(L_U) ** -POWER,
             "L_V_low": np.float64(L_W) ** -POWER,
             "L_high": np.float64(_cross_lipschitz(problem, U, W)) ** POWER,
         }
-    return {
-        "lagrangian": (inner.loss_value(problem, W, U) + penalty.value(U)) / p
-        + float(np.sum(Y * gap) + np.sum(beta / 2 * np.square(gap))),
-        "gap": np.square(gap).sum(),
-        "stationarity_U": np.square(stationarity_U, dtype=np.float64).sum(),
-        "gradient_V": inner.gradient(by_item, U_bar, V) / p,
-    } | constants
+    if tied:
+        Y = getattr(state, "Y", np.zeros_like(V))
+        parts["lagrangian"] = (inner.loss_value(problem, W, U) + penalty.value(U)) / p + float(
+            np.sum(Y * gap) + np.sum(beta / 2 * np.square(gap))
+        )
+    return parts
 
 
 def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:

@@ -1,6 +1,6 @@
 """Plain numpy twins of the kernels, one row at a time: slow, readable, and what the kernels are held to.
 
-They take the arguments of their namesakes in `kernels.py`.
+They take the arguments of their namesakes in `kernels.py` and `solves.py`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,52 @@ def prox_steps(
 
 def exact_rows(
     indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l2: Array, free: Array,
+    l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     out = X.copy()
     fixed = np.setdiff1d(np.arange(X.shape[1]), free)
     for row, x in enumerate(out):
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)
         weight, target = (rho[row], anchor[row]) if len(rho) else (np.zeros_like(x), np.zeros_like(x))
-        A = f.T @ f + np.diag(l2 + weight)
+        A = f.T @ f + np.diag(weight)
         b = f.T @ m + weight * target - A[:, fixed] @ x[fixed]
-        x[free] = np.linalg.solve(A[np.ix_(free, free)], b[free])
+        x[free] = minimise(A[np.ix_(free, free)], b[free], x[free], l1, l2, lo, hi, closed)
+    return out
+
+
+def minimise(A: Array, b: Array, x: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
+    """argmin 1/2 x'Ax - b'x + l1|x| + l2/2 x^2 inside of the box: solved, or by many proximal gradient steps."""
+    if closed:
+        return np.asarray(np.linalg.solve(A + np.diag(l2), b))
+    step = 1 / max(float(np.linalg.norm(A, 2)), 1e-12)
+    for _ in range(20_000):
+        z = x - step * (A @ x - b)
+        before, x = x, np.clip(np.sign(z) * np.maximum(np.abs(z) - step * l1, 0) / (1 + step * l2), lo, hi)
+        if np.array_equal(x, before):
+            break
+    return x
+
+
+def packed_grams(
+    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array
+) -> Array:
+    lines = []
+    for row in range(len(indptr) - 1):
+        f, m = _row(row, indptr, indices, ratings, shift, inv, F)
+        z = f[:, free]
+        G = z.T @ z
+        lines.append(np.concatenate([G[np.tril_indices(len(free))], z.T @ (m - f @ fixed)]))
+    return np.array(lines)
+
+
+def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
+    out = X.astype(np.float64)
+    size = X.shape[1]
+    for row, x in enumerate(out):
+        G = np.zeros((size, size))
+        G[np.tril_indices(size)] = S[row, :-size]
+        G += np.tril(G, -1).T
+        x[:] = minimise(G, S[row, -size:], x, l1, l2, lo, hi, closed)
     return out
 
 

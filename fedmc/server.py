@@ -4,7 +4,8 @@ Of all clients the server keeps only S = sum_i (beta W_i + Y_i), stale clients i
 
     V <- prox_{R/(p beta)}( S / (p beta) )
 
-Where clients enter at their first turn, p in S / (p beta) is the number seen so far, and R weighs as much less.
+Where clients enter at their first turn, p in S / (p beta) is the number seen so far, and R weighs as much less. With
+`update="curvature"` S holds other sums, and V comes out of them as `curvature` says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmc import curvature
 from fedmc.diagnostics import Certificate, Diagnostics, ServerState, diagnose
 from fedmc.engines import Engine
 from fedmc.errors import Diverged, require
@@ -100,12 +102,14 @@ def one_round(
     if not np.isfinite(V).all():
         engine.undo()
         raise Diverged(cast.round, "the item factors are not finite", "raise beta")
-    return ServerState(S, V, seen), len(participants) * cast.V.nbytes
+    return ServerState(S, V, seen), len(participants) * _size(S, cast)
 
 
 def next_items(S: Array, seen: int, cast: Broadcast) -> Array:
-    """V = prox_{R/(p beta)}( S / (seen beta) )"""
+    """V = prox_{R/(p beta)}( S / (seen beta) ), or what the curvature says."""
     _, penalty = cast.settings.penalties(cast.clients)
+    if cast.settings.update == "curvature":
+        return curvature.next_items(S, cast.V, penalty, seen)
     V = penalty.prox(S / (seen * cast.beta), 1 / (cast.clients * cast.beta))
     return np.ascontiguousarray(V, cast.settings.dtype)
 
@@ -125,7 +129,8 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     V = start_items(engine.items, settings)
     cast = Broadcast("moments", 0, p, settings, V)
     down = up = 0
-    if settings.normalise != "none" or settings.beta == "auto":
+    auto = settings.beta == "auto" and settings.update != "curvature"
+    if settings.normalise != "none" or auto:
         moments = engine.ask(cast, everyone)
         up += p * moments.nbytes
         mean, variance = mean_and_variance(moments)
@@ -134,20 +139,31 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
             shifted = engine.ask(cast._replace(scaling=Scaling(mean)), everyone)
             mean, variance = mean + mean_and_variance(shifted)[0], mean_and_variance(shifted)[1]
         cast = cast._replace(scaling=scaling_of(mean, variance, settings))
-    if settings.beta == "auto":
+    if auto:
         scale = engine.ask(cast._replace(task="scale"), first)
         beta = auto_beta(settings, p, moments["items"], scale["squares"] / scale.number("users"))
         cast = cast._replace(beta=beta.astype(settings.dtype))
         up += len(first) * scale.nbytes
         down += len(first) * V.nbytes + p * sum(beta.shape) * beta.itemsize  # beta travels as its two factors
-    else:
+    elif settings.beta != "auto":
         cast = cast._replace(beta=float(settings.beta))
-    state = ServerState(np.zeros(V.shape), V, 0)
+    state = ServerState(np.zeros(_sums_shape(V, settings)), V, 0)
     if settings.entry == "all":
         reply = engine.ask(cast._replace(task="start"), everyone)
         state = ServerState(reply["S"].astype(np.float64), V, p)
-        down, up = down + p * V.nbytes, up + p * V.nbytes
+        down, up = down + p * V.nbytes, up + p * _size(state.S, cast)
     return Start(cast, state, down, up)
+
+
+def _sums_shape(V: Array, settings: Settings) -> tuple[int, int]:
+    if settings.update != "curvature":
+        return V.shape[0], V.shape[1]
+    return V.shape[0], curvature.columns(settings.width, settings.penalties(1)[1])
+
+
+def _size(S: Array, cast: Broadcast) -> int:
+    """Bytes of a client's message."""
+    return int(S.size) * cast.V.itemsize
 
 
 def mean_and_variance(moments: Sums) -> tuple[float, float]:

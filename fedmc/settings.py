@@ -19,10 +19,12 @@ MOST_FACTORS = 10_000
 PAPER: dict[str, Any] = dict(
     penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, update="linearised", fit_users_to="W", dual_step=1.0,
     normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
+    extrapolation=0.0, entry_penalty=1.0,
 )  # fmt: skip
 FAST: dict[str, Any] = dict(
-    penalty_users="l2:10", penalty_items="auto", beta="auto", update="exact", fit_users_to="V", dual_step=1.5,
+    penalty_users="l2:10", penalty_items="auto", beta="auto", update="curvature", fit_users_to="V", dual_step=1.5,
     normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True, sampler="passes",
+    extrapolation=0.5, entry_penalty=0.3,
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
 
@@ -39,9 +41,11 @@ class Settings:
     beta: float | Literal["auto"] = 1.0  # "auto": one per item and coordinate, from start-up sums
     beta_scale: float = 2.0  # the constant c of beta="auto"
     inner_steps: int = 10
-    update: Literal["linearised", "exact"] = "linearised"  # W, and U too where fit_users_to is "V"
+    update: Literal["linearised", "exact", "curvature"] = "linearised"  # W, and U too where fit_users_to is "V"
     fit_users_to: Literal["W", "V"] = "W"
     dual_step: float = 1.0
+    extrapolation: float = 0.0  # with "curvature": how far U goes on from the client's last turn
+    entry_penalty: float = 1.0  # with "curvature": the share of the users' penalty that holds at a client's first turn
     normalise: Literal["none", "mean", "standard"] = "none"
     biases: bool = False
     start: Literal["uniform", "normal"] = "uniform"
@@ -60,7 +64,12 @@ class Settings:
         given = {key: value for key, value in given.items() if value is not None}
         if hasattr(losses.parse(given["loss"]) if isinstance(given.get("loss"), str) else given.get("loss"), "domain"):
             given.setdefault("normalise", "none")  # centred ratings would leave the loss's domain
-        return cls(preset_name=name, **{**PRESETS[name], **given})
+        chosen = {**PRESETS[name], **given}
+        if given.get("update") == "curvature" and "beta" in given:
+            raise InputError("beta has no meaning with update='curvature': leave it out, or use update='exact'")
+        if chosen["update"] == "curvature" and "update" not in given and not _knows_its_curvature(given, chosen):
+            chosen["update"] = "exact"
+        return cls(preset_name=name, **chosen)
 
     def __post_init__(self) -> None:
         self._to_plain_numbers()
@@ -72,6 +81,8 @@ class Settings:
             require(ok, f"beta must be a finite number above 0 or 'auto', got {self.beta!r}")
         require(self.beta_scale > 0, f"beta_scale must be above 0, got {self.beta_scale}")
         require(0 < self.dual_step < 2, f"dual_step must lie between 0 and 2, got {self.dual_step}")
+        require(0 <= self.extrapolation < 1, f"extrapolation must be at least 0 and below 1, got {self.extrapolation}")
+        require(0 < self.entry_penalty <= 1, f"entry_penalty must be above 0 and at most 1, got {self.entry_penalty}")
         require(self.dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {self.dtype!r}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         for name, allowed in _CHOICES.items():
@@ -95,7 +106,11 @@ class Settings:
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
-        if self.beta == "auto":
+        if self.update == "curvature":
+            items = penalties.coefficients(self.penalties(1)[1], self.width)
+            require(square, f"update='curvature' needs the square loss, got {self.loss}: use update='exact'")
+            require(items is not None, "update='curvature' needs a separable penalty of the items: use update='exact'")
+        elif self.beta == "auto":
             separable = penalties.coefficients(self.penalties(1)[1], self.width) is not None
             require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
 
@@ -133,6 +148,11 @@ class Settings:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
 
+    def entry_of(self, users: Any) -> Penalty:
+        """The users' penalty at a client's first turn; one that cannot be scaled holds in full."""
+        scaled: Penalty = users * self.entry_penalty if hasattr(users, "__mul__") else users
+        return scaled
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values only: penalties and losses in words, an object of the user's own as its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -143,12 +163,22 @@ class Settings:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "update": ("linearised", "exact"),
+    "update": ("linearised", "exact", "curvature"),
     "fit_users_to": ("W", "V"),
     "normalise": ("none", "mean", "standard"),
     "start": ("uniform", "normal"),
     "entry": ("all", "first-turn"),
 }
+
+
+def _knows_its_curvature(given: dict[str, Any], chosen: dict[str, Any]) -> bool:
+    """Square loss, a separable penalty of the items, and nothing asked for that only FedMC-ADMM has."""
+    if given.keys() & {"beta", "beta_scale", "dual_step"}:
+        return False
+    loss = chosen.get("loss", "square")
+    items = chosen["penalty_users"] if chosen["penalty_items"] == "auto" else chosen["penalty_items"]
+    square = isinstance(losses.parse(loss) if isinstance(loss, str) else loss, losses.Square)
+    return square and hasattr(_penalty(items), "coefficients")
 
 
 def _penalty(given: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import kernels
+from fedmc import kernels, solves
 from fedmc.client import users_at
 from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
@@ -48,6 +48,7 @@ def train(
     engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
     kernels.warm_up(settings.dtype)
+    solves.warm_up(settings.dtype)
     history: list[Round] = []
     diverged = None
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)

@@ -124,6 +124,9 @@ def test_clients_by_mapping_array_and_column():
         ({"inner_steps": 0}, "inner_steps must be at least 1"),
         ({"dtype": "float16"}, "float32 or float64"),
         ({"update": "both"}, "unknown update"),
+        ({"update": "curvature", "loss": "huber:1"}, "needs the square loss, got huber"),
+        ({"update": "curvature", "beta": 1.0}, "beta has no meaning with update='curvature'"),
+        ({"update": "curvature", "penalty_items": "group-l2:1"}, "needs a separable penalty"),
         ({"patience": 3}, "patience needs validation"),
         ({"validation": 0.1, "patience": 0}, "patience must be at least 1"),
         ({"rounds": -1}, "rounds must be at least 0"),
@@ -217,9 +220,13 @@ def test_costly_diagnostics_only_when_asked_for():
     full = FedMC(**SMALL, full_diagnostics=True).fit(planted()).history_[-1].diagnostics
     assert plain.objective == full.objective
     assert plain.lagrangian is plain.stationarity is plain.primal_residual is None
-    assert full.lagrangian > 0
+    assert full.lagrangian is None  # no duals
     assert full.stationarity > 0
     assert full.primal_residual > 0
+    assert full.certified is False
+    tied = FedMC(**SMALL, update="exact", full_diagnostics=True).fit(planted()).history_[-1].diagnostics
+    assert tied.lagrangian > 0
+    assert tied.beta_needed > 0
 
 
 def test_any_object_with_value_and_prox_is_a_penalty():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedmc import kernels, reference
+from fedmc import kernels, reference, solves
 
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
 
@@ -71,10 +71,58 @@ def test_exact_rows(problem, fixed):
     ratings, F, X, rho, anchor, dtype, rng = problem
     width = X.shape[1]
     free = np.sort(rng.permutation(width)[: max(1, width - fixed)])
-    l2 = np.full(width, 0.5, dtype)
-    fast = kernels.exact_rows(*ratings, F, X, rho, anchor, l2, free)
-    slow = reference.exact_rows(*ratings, F, X, rho, anchor, l2, free)
+    numbers = [np.full(len(free), value, dtype) for value in (0, 0.5, -np.inf, np.inf)]
+    fast = solves.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, True)
+    slow = reference.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, True)
     np.testing.assert_allclose(fast, slow, rtol=50 * TOLERANCE[dtype], atol=50 * TOLERANCE[dtype])
+
+
+COMPOSITE = st.sampled_from([(0.5, 0.4, -np.inf, np.inf), (0.2, 0.4, 0, np.inf), (0, 0.4, -0.5, 0.5), (0, 0.4, 0.1, 9)])
+
+
+@given(problem=problems(), penalty=COMPOSITE, fixed=st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_coordinate_descent_ends_where_many_proximal_steps_do(problem, penalty, fixed):
+    ratings, F, X, rho, anchor, dtype, rng = problem
+    width = X.shape[1]
+    free = np.sort(rng.permutation(width)[: max(1, width - fixed)])
+    numbers = [np.full(len(free), value, dtype) for value in penalty]
+    fast = solves.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, False)
+    slow = reference.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, False)
+    tolerance = {np.float32: 5e-3, np.float64: 1e-7}[dtype]
+    np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance)
+
+
+@given(problem=problems(), fixed=st.integers(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_packed_grams(problem, fixed):
+    ratings, F, _, _, _, dtype, rng = problem
+    width = F.shape[1]
+    free = np.sort(rng.permutation(width)[: max(1, width - fixed)])
+    values = np.where(np.isin(np.arange(width), free), 0, rng.normal(size=width)).astype(dtype)
+    fast = solves.packed_grams(*ratings, F, values, free)
+    assert fast.shape[1] == len(free) * (len(free) + 3) // 2
+    tolerance = 50 * TOLERANCE[dtype]
+    np.testing.assert_allclose(fast, reference.packed_grams(*ratings, F, values, free), rtol=tolerance, atol=tolerance)
+
+
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 7), penalty=COMPOSITE, closed=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_solve_packed(seed, size, penalty, closed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(5, size))
+    F = rng.normal(size=(5, 4, size))
+    G = np.einsum("jka,jkb->jab", F, F)
+    lower = np.tril_indices(size)
+    S = np.concatenate([G[:, lower[0], lower[1]], rng.normal(size=(5, size))], axis=1)
+    numbers = [np.full(size, float(value)) for value in ((0, 0.4, -np.inf, np.inf) if closed else penalty)]
+    fast = solves.solve_packed(S, X, *numbers, closed)
+    np.testing.assert_allclose(fast, reference.solve_packed(S, X, *numbers, closed), rtol=1e-7, atol=1e-7)
+
+
+def test_coordinate_descent_without_ratings_or_weight_goes_to_the_nearest_of_zero():
+    numbers = [np.full(2, value) for value in (0.0, 0.0, 1.0, 3.0)]
+    assert (solves.solve_packed(np.zeros((1, 5)), np.full((1, 2), 2.0), *numbers, False) == 1).all()
 
 
 def test_exact_rows_leaves_out_directions_that_no_rating_sees():
@@ -82,7 +130,8 @@ def test_exact_rows_leaves_out_directions_that_no_rating_sees():
     ratings = np.array([0, 1], np.int32), np.array([0], np.int32), np.array([2.0]), 0.0, 1.0
     nothing = np.empty((0, 2))
     F = np.array([[1.0, 1.0]])
-    x = kernels.exact_rows(*ratings, F, np.zeros((1, 2)), nothing, nothing, np.zeros(2), np.arange(2))[0]
+    numbers = [np.zeros(2)] * 4
+    x = solves.exact_rows(*ratings, F, np.zeros((1, 2)), nothing, nothing, *numbers, np.arange(2), True)[0]
     assert F[0] @ x == pytest.approx(2)
     assert np.abs(x).max() <= 2
 

@@ -1,4 +1,4 @@
-"""Alternating least squares on pooled data, and the two baselines that are special cases of it."""
+"""Pooled data: alternating exact solves, the two baselines that are special cases of them, and proximal gradient."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ class Fit(NamedTuple):
     V: Array
     scaling: Scaling
 
+    def objective(self, shard: Shard, users: Penalty, items: Penalty) -> float:
+        """f(U, V) + R(U) + R(V) on one table."""
+        loss = inner.loss_value(Problem(shard.by_user, Square(), self.scaling), self.V, self.U)
+        return loss + users.value(self.U) + items.value(self.V)
+
     def squared_error(self, held_out: sparse.csr_array) -> float:
         return inner.squared_error(Problem(held_out, Square(), self.scaling), self.V, self.U)
 
@@ -48,7 +53,7 @@ def als(
     by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
     numbers = [inner.solvable(Square(), penalty, width) for penalty in (users, items)]
     if numbers[0] is None or numbers[1] is None:
-        raise InputError("pooled ALS needs l2 squared (and fixed columns) only")
+        raise InputError("pooled alternating solves need separable penalties")
     dtype = shard.by_user.dtype
     V = items.prox(server_rng(seed).normal(0, 0.3, (shard.by_user.shape[1], width)), 0.0).astype(dtype)
     U = np.zeros((shard.by_user.shape[0], width), dtype)
@@ -59,6 +64,21 @@ def als(
         if np.linalg.norm(V - before) <= tolerance * np.linalg.norm(V):
             break
     return Fit(inner.exact(by_user, V, U, numbers[0]), V, scaling)
+
+
+def proximal_gradient(
+    shard: Shard, users: Penalty, items: Penalty, V: Array, scaling: Scaling, *, sweeps: int = 5000, steps: int = 10
+) -> Fit:
+    """Alternating proximal gradient on one table from V, `steps` of 1/L a half, until the factors stand still."""
+    by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
+    U = inner.minimise(by_user, V, users.prox(np.zeros((len(shard.users), V.shape[1]), V.dtype), 0.0), users)
+    for _ in range(sweeps):
+        before = U, V
+        V = inner.prox_steps(by_item, U, V, items, steps)
+        U = inner.prox_steps(by_user, V, U, users, steps)
+        if all(np.allclose(new, old, rtol=1e-10, atol=1e-12) for new, old in zip((U, V), before, strict=True)):
+            break
+    return Fit(U, V, scaling)
 
 
 def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:

@@ -1,0 +1,71 @@
+"""update="curvature": the penalty beta of FedMC-ADMM taken as a client's own curvature, a matrix for each item.
+
+With beta_i = grad^2_V f_i / p the W half has nothing left to do (W = V, Y = -grad_V f_i(U, V)/p), and what the server
+needs of an item is the sum of beta_i W + Y and of beta_i itself over the clients, that is
+
+    G = sum z z'        b = sum m z            over the ratings m of the item, z the factors of the user who gave it.
+
+A round:
+    client   U <- argmin f_i(U, V) + R_i(U)          Z <- U + theta (U - U of its last turn)
+             and sends the change of (G, b) since its last turn, packed
+    server   V <- argmin 1/2 v'G v - b'v + seen R(v)     for each item
+
+With theta = 0 each round is a step of block coordinate descent on the objective of the clients seen so far, which
+therefore never goes up; when all clients take part it is alternating least squares on the pooled data. theta > 0 is
+over-relaxation. A client remembers its users' factors and V, and works the old (G, b) out anew from the old Z: its
+memory does not grow with items x rank^2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc import inner, solves
+from fedmc.inner import Problem
+from fedmc.penalties import Coefficients, Penalty, coefficients
+
+Array = NDArray[Any]
+
+
+def columns(width: int, items: Penalty) -> int:
+    """Numbers an item: the lower triangle of G, and b, over the coordinates that are not fixed."""
+    _, free, _ = _parts(items, width)
+    return len(free) * (len(free) + 3) // 2
+
+
+def packed(by_item: Problem, Z: Array, items: Penalty) -> Array:
+    """(G, b) of each item over one client's ratings: the lower triangle of G, then b."""
+    _, free, fixed = _parts(items, Z.shape[1])
+    sums: Array = solves.packed_grams(*inner._raw(by_item), Z, fixed.astype(Z.dtype), free)
+    return sums
+
+
+def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:
+    """V = argmin 1/2 v'G v - b'v + seen R(v) for each item."""
+    numbers, free, _ = _parts(items, V.shape[1])
+    l1, l2, lo, hi = (n[free] for n in numbers)
+    start = np.ascontiguousarray(V[:, free], np.float64)
+    new = V.copy()
+    new[:, free] = solves.solve_packed(S, start, seen * l1, seen * l2, lo, hi, inner.in_closed_form(numbers))
+    return new
+
+
+def subgradient(S: Array, V: Array, items: Penalty, seen: int) -> tuple[Array, Array]:
+    """The free coordinates, and (b - G v)/seen: in R's subdifferential at V once V came out of `next_items`."""
+    _, free, _ = _parts(items, V.shape[1])
+    size = len(free)
+    G = np.zeros((len(V), size, size))
+    lower = np.tril_indices(size)
+    G[:, lower[0], lower[1]] = G[:, lower[1], lower[0]] = S[:, :-size]
+    return free, (S[:, -size:] - np.einsum("jab,jb->ja", G, V[:, free])) / seen
+
+
+def _parts(items: Penalty, width: int) -> tuple[Coefficients, Array, Array]:
+    """The items' penalty as numbers, its free coordinates, and the values of the fixed ones (0 elsewhere)."""
+    numbers = coefficients(items, width)
+    assert numbers is not None  # Settings made sure
+    is_fixed = numbers.lo == numbers.hi
+    return numbers, np.flatnonzero(~is_fixed), np.where(is_fixed, numbers.lo, 0.0)
