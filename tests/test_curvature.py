@@ -87,7 +87,7 @@ def test_other_penalties_end_where_a_pooled_proximal_solver_does(words):
     for seed in range(5):
         settings = fast(penalty_users=words, seed=seed)
         penalties = settings.penalties(1)
-        last = run(settings, 300, ratings, measure_every=100)[0][-1]
+        last = run(settings, 900, ratings, measure_every=900)[0][-1]
         federated.append(last.diagnostics.objective * CLIENTS)
         for start in (last.V, start_items(len(ratings.items), settings)):
             solved = proximal_gradient(table, *penalties, start, last.scaling)
