@@ -26,7 +26,8 @@ class FedMC:
     """Federated matrix completion: the users of a table spread over clients that share item factors only.
 
     Settings left at None take the preset's value: `fast` (the default) or `paper` (FedMC-ADMM as published).
-    After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`.
+    `penalty_users="auto"` chooses the l2 weight first, on a tenth of each client's ratings.
+    After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`, `trials_`.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class FedMC:
         )
         shards = make_shards(ratings, owner, settings.dtype, validation=validation)
         run = train(Federation(shards, ratings.users, ratings.items), settings, stop, full=params["full_diagnostics"])
-        self.model_, self.history_ = run.model, run.history
+        self.model_, self.history_, self.trials_ = run.model, run.history, run.trials
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)
         if run.diverged is not None:  # the last finite model stays in model_

@@ -58,6 +58,7 @@ def rounds(
 
     Measured are every `measure_every`-th round and the `last`; `full` adds the costly diagnostics.
     """
+    require(not settings.undecided, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     p = engine.clients
     sampler = settings.make_sampler(p)

@@ -16,6 +16,7 @@ from fedmc.penalties import Fixed, Penalty
 from fedmc.sampling import Sampler
 
 MOST_FACTORS = 10_000
+AUTO_START = 10.0  # where the search for penalty_users="auto" begins
 PAPER: dict[str, Any] = dict(
     penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, update="linearised", fit_users_to="W", dual_step=1.0,
     normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
@@ -36,7 +37,7 @@ class Settings:
     rank: int = 10
     preset_name: str = "custom"
     loss: str | Loss = "square"
-    penalty_users: str | Penalty = "none"
+    penalty_users: str | Penalty = "none"  # "auto": an l2 weight that training chooses on held-out ratings
     penalty_items: str | Penalty = "none"  # "auto": the users' penalty over p, as if all users were pooled
     beta: float | Literal["auto"] = 1.0  # "auto": one per item and coordinate, from start-up sums
     beta_scale: float = 2.0  # the constant c of beta="auto"
@@ -115,6 +116,11 @@ class Settings:
             require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
 
     @property
+    def undecided(self) -> bool:
+        """The penalty is still to be chosen (`tuning`)."""
+        return isinstance(self.penalty_users, str) and self.penalty_users == "auto"
+
+    @property
     def width(self) -> int:
         """Columns of U and V: the rank, and with biases [u, 1, b_user] and [v, b_item, 1]."""
         return self.rank + 2 * self.biases
@@ -123,7 +129,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Any, Any]:
         """Loss, users' penalty and items' penalty (None: the users' over p), made of their words once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
-        users = _penalty(self.penalty_users)
+        users = penalties.l2(AUTO_START) if self.undecided else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not hasattr(users, "__mul__"):
             raise InputError(
@@ -177,6 +183,7 @@ def _knows_its_curvature(given: dict[str, Any], chosen: dict[str, Any]) -> bool:
         return False
     loss = chosen.get("loss", "square")
     items = chosen["penalty_users"] if chosen["penalty_items"] == "auto" else chosen["penalty_items"]
+    items = "l2:1" if isinstance(items, str) and items == "auto" else items  # whatever it will be
     square = isinstance(losses.parse(loss) if isinstance(loss, str) else loss, losses.Square)
     return square and hasattr(_penalty(items), "coefficients")
 

@@ -20,6 +20,7 @@ from fedmc.partition import Federation
 from fedmc.server import Round, rounds
 from fedmc.settings import Settings
 from fedmc.stopping import Stop, until
+from fedmc.tuning import Budget, Trial, best, choose, in_words
 
 Array = NDArray[Any]
 
@@ -30,6 +31,7 @@ class Run(NamedTuple):
     model: Model
     history: list[Round]
     diverged: Diverged | None = None
+    trials: tuple[Trial, ...] = ()  # where the penalty was to be chosen
 
 
 def train(
@@ -39,16 +41,26 @@ def train(
     *,
     measure_every: int = 1,
     full: bool = False,
+    budget: Budget | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Train over simulated clients. A run that diverges ends with its last finite model and says so."""
+    """Train over simulated clients. A run that diverges ends with its last finite model and says so.
+
+    With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings the clients hold out;
+    then all their ratings train.
+    """
     stop = stop or Stop()
     check_domain(settings, federation)
     engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
     kernels.warm_up(settings.dtype)
     solves.warm_up(settings.dtype)
+    trials: list[Trial] = []
+    if settings.undecided:
+        trials = choose(federation.shards, settings, budget, on_trial=on_trial)
+        settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
@@ -64,7 +76,7 @@ def train(
     cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
     if last.diagnostics.objective is None:
         history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
-    return Run(collect(engine, federation, cast), history, diverged)
+    return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
 
 
 def check_domain(settings: Settings, federation: Federation) -> None:

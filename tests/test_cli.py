@@ -71,6 +71,26 @@ def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_tune_says_what_it_may_cost_and_what_it_chose(table, tmp_path):
+    options = ["--clients", "4", "--ranks", "1,2", "--trials", "2", "--rounds", "4"]
+    done = run("tune", table, *options, "--json", cwd=tmp_path)
+    assert "at most 2 trials of 4 rounds for each of 2 rank(s)" in done.stderr
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert f"chosen: --rank {result['rank']} --penalty-users {result['penalty_users']}" in done.stdout
+    assert result["validation_rmse"] == min(trial["validation_rmse"] for trial in result["trials"])
+    assert {trial["rank"] for trial in result["trials"]} == {1, 2}
+    refuse("tune", table, "--ranks", "1,x", cwd=tmp_path, message="--ranks takes whole numbers")
+    refuse("tune", table, "--trials", "0", cwd=tmp_path, message="at least 1 trial, got 0")
+
+
+def test_train_chooses_its_penalty_when_asked_to(table, tmp_path):
+    done = run("train", table, *FAST, "--penalty-users", "auto", "--out", "run", cwd=tmp_path)
+    assert "at most 6 trials of 10 rounds" in done.stderr
+    settings = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    assert settings["penalty_users"].startswith("l2:")
+    assert f": {settings['penalty_users']}, validation RMSE" in done.stderr
+
+
 def test_test_rmse_is_that_of_the_saved_model(table, tmp_path):
     from fedmc.readers import read_source
     from fedmc.splits import at_random as split

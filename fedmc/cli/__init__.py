@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedmc.cli import data, demo, train, use
+from fedmc.cli import data, demo, train, tune, use
 from fedmc.errors import FedmcError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("evaluate")(use.evaluate)
 app.command("predict")(use.predict)
 app.command("recommend")(use.recommend)

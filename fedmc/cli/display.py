@@ -74,6 +74,20 @@ def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
 
 
 @contextmanager
+def progress_of_trials(most: int) -> Iterator[Callable[[Any], None]]:
+    """A bar on stderr that the caller feeds with trials."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("trials", total=most)
+
+        def show(trial: Any) -> None:
+            best = f"rank {trial.rank}, l2 {trial.weight:.4g}: validation RMSE {trial.validation_rmse:.4f}"
+            bar.update(task, advance=1, description=best)
+
+        yield show
+
+
+@contextmanager
 def progress_of_bytes(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on stderr for a download."""
     columns = (

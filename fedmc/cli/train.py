@@ -21,12 +21,12 @@ def train(
     active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
     rounds: Annotated[int, Option(help="Communication rounds.")] = 50,
     preset: Annotated[str, Option(help="fast, or paper: FedMC-ADMM as published.")] = "fast",
-    penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds.")] = None,
+    penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds. auto: l2, its weight chosen.")] = None,
     penalty_items: Annotated[str | None, Option(help="As for users; auto: the users', over the clients.")] = None,
     beta: Annotated[str | None, Option(help="How tightly clients are tied to the shared items, or auto.")] = None,
     inner_steps: Annotated[int | None, Option(help="Steps of each half in a client's round (the paper's N).")] = None,
     loss: Annotated[str | None, Option(help="square, huber[:DELTA] or logistic.")] = None,
-    update: Annotated[str | None, Option(help="linearised or exact.")] = None,
+    update: Annotated[str | None, Option(help="linearised, exact or curvature.")] = None,
     sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
     normalise: Annotated[str | None, Option(help="none, mean or standard.")] = None,
     dtype: Annotated[str, Option(help="float32 or float64.")] = "float64",
@@ -94,6 +94,9 @@ def train(
     said = {"source": without_password(source), "clients": p, "rounds": rounds, "partition": partition}
     with folder.staged() as staged, Interrupt() as interrupt:
         staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
+        if settings.undecided:
+            settings = _choose(federation, settings)
+            staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
         with progress_of_rounds(rounds) as show:
 
             def on_round(round: Any) -> None:
@@ -113,6 +116,25 @@ def train(
         typer.echo(to_json(summary))
     if run.diverged is not None:
         raise run.diverged
+
+
+def _choose(federation: Any, settings: Any) -> Any:
+    """The settings with a penalty that the clients' held-out ratings chose, and a word on what that took."""
+    from fedmc import kernels, solves, tuning
+    from fedmc.cli.display import progress_of_trials
+
+    budget = tuning.Budget()
+    each = budget.rounds_of_a_trial(settings, len(federation.shards))
+    cost = f"at most {budget.trials} trials of {each} rounds"
+    typer.echo(f"choosing the penalty on {budget.share:.0%} of each client's ratings: {cost}", err=True)
+    kernels.warm_up(settings.dtype)
+    solves.warm_up(settings.dtype)
+    with progress_of_trials(budget.trials) as show:
+        trials = tuning.choose(federation.shards, settings, budget, on_trial=show)
+    best = tuning.best(trials)
+    words = tuning.in_words(best.weight)
+    typer.echo(f"chosen after {len(trials)} trials: {words}, validation RMSE {best.validation_rmse:.4f}", err=True)
+    return settings.replace(penalty_users=words)
 
 
 def share(text: str) -> str | None:
