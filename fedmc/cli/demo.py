@@ -60,7 +60,7 @@ def _show(ratings: object, rows: list[tuple[str, str, float]], out: Path) -> Non
     console.print(
         f"Training together without sharing a rating errs {abs(1 - federated / alone):.1%} {better} than each client "
         f"alone, and ends {against} the same model on pooled data. "
-        "Only item factors travelled, as changes to one sum; user factors and ratings stayed where they were.",
+        "Only changes to sums over each item travelled; user factors and ratings stayed where they were.",
         soft_wrap=True,
     )
     console.print(f"model kept in {out}: try  fedmc recommend {out} 1", soft_wrap=True, highlight=False)
