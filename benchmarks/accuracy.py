@@ -1,13 +1,14 @@
 """How close to pooled data: the fast preset's test RMSE against converged pooled ALS of the same model.
 
-    python benchmarks/accuracy.py [SECTION ...]        sections: movielens uniform unequal sets scale gains penalties bytes
+    python benchmarks/accuracy.py [SECTION ...]      movielens uniform unequal sets scale gains penalties bytes
 
-Gaps in percent of the pooled test RMSE, the mean over the seeds (their range behind it). All settings are the defaults; nothing
-is chosen on test ratings. MovieLens is read from FEDMC_DATA (a folder that holds ml-1m and ml-100k).
+Gaps in percent of the pooled test RMSE, the mean over the seeds (their range behind it). All settings are the defaults;
+nothing is chosen on test ratings. MovieLens is read from FEDMC_DATA (a folder that holds ml-1m and ml-100k).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmc import datasets, partition, synthetic
-from fedmc.baselines.pooled import Fit, als, proximal_gradient
+from fedmc.baselines.pooled import als, proximal_gradient
 from fedmc.client import users_at
 from fedmc.engines.local import LocalEngine
 from fedmc.inner import Problem, squared_error
@@ -33,6 +34,7 @@ SEEDS = (1, 2, 3)
 Owners = Callable[[Ratings, int], np.ndarray]  # (ratings, seed) -> the client of each user
 
 
+@functools.cache
 def movielens(name: str) -> Ratings:
     files = {"ml-1m": "ml-1m/ratings.dat", "ml-100k": "ml-100k/u.data"}
     path = Path(os.environ.get("FEDMC_DATA", "")) / files[name]
@@ -57,16 +59,13 @@ def whole(train: Ratings, test: Ratings) -> Shard:
     return make_shards(train, np.zeros(len(train.users), np.int64), "float64", test)[0]
 
 
-def pooled(train: Ratings, test: Ratings, settings: Settings) -> float:
+@functools.cache
+def pooled(ratings: Ratings, rank: int, seed: int) -> float:
     """Test RMSE of ALS on the pooled table, run until it stands still."""
-    table = whole(train, test)
-    fit = als(table, *settings.penalties(1), settings.width, sweeps=200, tolerance=1e-5, seed=settings.seed)
-    return rmse([(fit, table)])
-
-
-def rmse(fits: Sequence[tuple[Fit, Shard]]) -> float:
-    total = sum(fit.squared_error(shard.test) for fit, shard in fits if shard.test is not None)
-    return float(np.sqrt(total / sum(shard.test.nnz for _, shard in fits if shard.test is not None)))
+    table = whole(*at_random(ratings, 0.2, seed))
+    settings = Settings.preset("fast", rank=rank)
+    fit = als(table, *settings.penalties(1), settings.width, sweeps=200, tolerance=1e-5, seed=seed)
+    return float(np.sqrt(fit.squared_error(table.test) / table.test.nnz))
 
 
 def federated(shards: list[Shard], settings: Settings, at: Sequence[int]) -> tuple[list[Round], LocalEngine]:
@@ -83,7 +82,7 @@ def gaps(ratings: Ratings, rank: int, owners: Owners, active: int, at: Sequence[
     for seed in SEEDS:
         train, test = at_random(ratings, 0.2, seed)
         chosen = Settings.preset("fast", rank=rank, active=active, seed=seed, **settings)
-        mark = pooled(train, test, chosen)
+        mark = pooled(ratings, rank, seed)
         owner = owners(ratings, seed)
         history, _ = federated(make_shards(train, owner, "float64", test), chosen, at)
         errors = [round.diagnostics.test_rmse for round in history]
@@ -183,7 +182,7 @@ def section_gains() -> None:
 
 
 def section_penalties() -> None:
-    """The objective where the fast preset ends, and where a pooled proximal solver ends from there and from the start."""
+    """The objective where the fast preset ends, and a pooled proximal solver, from there and from the start."""
     ratings = synthetic.make_ratings(synthetic.Recipe(300, 60, 6000, rank=3, noise=0.3, seed=1))
     for words in ("l1:2", "elastic-net:1,2", "non-negative+l2:2", "non-negative"):
         ends = []
@@ -211,7 +210,7 @@ def section_bytes() -> None:
     for rank, update in itertools.product((5, 10), ("curvature", "exact")):
         train, test = at_random(ratings, 0.2, SEEDS[0])
         settings = Settings.preset("fast", rank=rank, active=10, seed=SEEDS[0], update=update)
-        mark = pooled(train, test, settings)
+        mark = pooled(ratings, rank, SEEDS[0])
         shards = make_shards(train, spread(100)(ratings, SEEDS[0]), "float64", test)
         history, _ = federated(shards, settings, at)
         errors = np.array([100 * (round.diagnostics.test_rmse / mark - 1) for round in history])

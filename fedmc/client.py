@@ -55,7 +55,7 @@ class Fitted(NamedTuple):
     Z: Array  # the users' factors that its part of the server's sum was made of
 
 
-ClientState = Tied | Fitted
+ClientState = Tied | Fitted | Any  # or what a method of `methods` remembers, with a field U
 
 
 def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:
@@ -66,6 +66,9 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
         return state, user_scale(shard, cast)
     if cast.task == "measure":
         return state, measure(shard, users_at(shard, state, cast), state, cast)
+    method = cast.settings.make_method()
+    if method is not None:
+        return method.turn(shard, state, cast)
     if cast.settings.update == "curvature":
         assert not isinstance(state, Tied)
         return share_curvature(shard, state, cast)

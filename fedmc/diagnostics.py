@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class ServerState(NamedTuple):
     """All that the server remembers between rounds: nothing in it grows with the number of clients."""
 
-    S: Array  # float64, n x r
+    S: Any  # float64, one row an item; with another method, what that keeps
     V: Array
     seen: int  # clients inside S
 

@@ -25,6 +25,7 @@ class Broadcast(NamedTuple):
     V: Array
     beta: Any = 1.0  # a number, or one per item and coordinate
     scaling: Scaling = Scaling()
+    memory: Any = None  # what a method of `methods` keeps at the server and sends along
     full: bool = False  # with "measure": also what the theory needs
 
 

@@ -60,7 +60,8 @@ def rounds(
     """
     require(not settings.undecided, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
-    p = engine.clients
+    p, method = engine.clients, settings.make_method()
+    require(method is None or not full, "full diagnostics speak of FedMC only: leave them out with another method")
     sampler = settings.make_sampler(p)
     certificate = Certificate(settings, p, float(sampler.probabilities(p).min()))
     began = time.perf_counter()
@@ -76,8 +77,9 @@ def rounds(
         participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
         began = time.perf_counter()
         old = state.V
+        down = len(participants) * (cast.V.nbytes + (0 if cast.memory is None else cast.memory.nbytes))
         state, up = one_round(engine, cast._replace(task="round", round=number), state, participants)
-        cast = cast._replace(V=state.V, round=number)
+        cast = cast._replace(V=state.V, memory=None if method is None else state.S, round=number)
         seconds = time.perf_counter() - began
         measured = number % measure_every == 0 or number == last
         seen = diagnose(engine, cast, state, old, certificate, full) if measured else Diagnostics()
@@ -86,7 +88,6 @@ def rounds(
             raise Diverged(
                 number, f"the objective grew from {opening.objective:.3g} to {seen.objective:.3g}", "raise beta"
             )
-        down = len(participants) * cast.V.nbytes
         yield Round(number, p, participants, seconds, down, up, seen, cast.V, cast.beta, cast.scaling)
 
 
@@ -96,14 +97,18 @@ def one_round(
     """Ask the participants, add what they send, take the new V. A round that nobody joined changes nothing."""
     if not participants:
         return state, 0
+    method = cast.settings.make_method()
     reply = engine.ask(cast, participants)
-    S = state.S + reply["S"]
-    seen = state.seen + int(reply.number("joined"))
-    V = next_items(S, seen, cast)
+    if method is None:
+        S, seen = state.S + reply["S"], state.seen + int(reply.number("joined"))
+        V = next_items(S, seen, cast)
+    else:
+        S, V = method.gather(state.S, reply, cast, len(participants))
+        V, seen = np.ascontiguousarray(V, cast.settings.dtype), 0
     if not np.isfinite(V).all():
         engine.undo()
         raise Diverged(cast.round, "the item factors are not finite", "raise beta")
-    return ServerState(S, V, seen), len(participants) * _size(S, cast)
+    return ServerState(S, V, seen), len(participants) * _size(reply, cast)
 
 
 def next_items(S: Array, seen: int, cast: Broadcast) -> Array:
@@ -130,7 +135,8 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     V = start_items(engine.items, settings)
     cast = Broadcast("moments", 0, p, settings, V)
     down = up = 0
-    auto = settings.beta == "auto" and settings.update != "curvature"
+    method = settings.make_method()
+    auto = settings.beta == "auto" and settings.update != "curvature" and method is None
     if settings.normalise != "none" or auto:
         moments = engine.ask(cast, everyone)
         up += p * moments.nbytes
@@ -148,11 +154,11 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
         down += len(first) * V.nbytes + p * sum(beta.shape) * beta.itemsize  # beta travels as its two factors
     elif settings.beta != "auto":
         cast = cast._replace(beta=float(settings.beta))
-    state = ServerState(np.zeros(_sums_shape(V, settings)), V, 0)
-    if settings.entry == "all":
+    state = ServerState(None if method else np.zeros(_sums_shape(V, settings)), V, 0)
+    if settings.entry == "all" and method is None:
         reply = engine.ask(cast._replace(task="start"), everyone)
         state = ServerState(reply["S"].astype(np.float64), V, p)
-        down, up = down + p * V.nbytes, up + p * _size(state.S, cast)
+        down, up = down + p * V.nbytes, up + p * _size(reply, cast)
     return Start(cast, state, down, up)
 
 
@@ -162,9 +168,9 @@ def _sums_shape(V: Array, settings: Settings) -> tuple[int, int]:
     return V.shape[0], curvature.columns(settings.width, settings.penalties(1)[1])
 
 
-def _size(S: Array, cast: Broadcast) -> int:
-    """Bytes of a client's message."""
-    return int(S.size) * cast.V.itemsize
+def _size(reply: Sums, cast: Broadcast) -> int:
+    """Bytes of the arrays in a client's message."""
+    return sum(int(part.size) for part in reply.parts.values() if part.ndim) * cast.V.itemsize
 
 
 def mean_and_variance(moments: Sums) -> tuple[float, float]:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmc import losses, penalties, sampling
+from fedmc import losses, methods, penalties, sampling
 from fedmc.errors import InputError, require, unknown
 from fedmc.losses import Loss
+from fedmc.methods import Method
 from fedmc.penalties import Fixed, Penalty
 from fedmc.sampling import Sampler
 
@@ -36,6 +37,7 @@ class Settings:
 
     rank: int = 10
     preset_name: str = "custom"
+    method: str | Method = "fedmc"  # or one of `methods`, which reads of this record what it knows
     loss: str | Loss = "square"
     penalty_users: str | Penalty = "none"  # "auto": an l2 weight that training chooses on held-out ratings
     penalty_items: str | Penalty = "none"  # "auto": the users' penalty over p, as if all users were pooled
@@ -100,6 +102,8 @@ class Settings:
 
     def _check_parts(self) -> None:
         self.penalties(clients=1)
+        if not isinstance(self.make_method(), Method | None):
+            raise InputError(f"a method needs turn and gather, got {type(self.method).__name__}")
         if hasattr(self.make_loss(), "domain"):
             require(
                 self.normalise == "none", f"the loss {self.loss} takes ratings as they are: normalise must be 'none'"
@@ -107,6 +111,8 @@ class Settings:
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
+        if self.make_method() is not None:
+            return
         if self.update == "curvature":
             items = penalties.coefficients(self.penalties(1)[1], self.width)
             require(square, f"update='curvature' needs the square loss, got {self.loss}: use update='exact'")
@@ -136,6 +142,14 @@ class Settings:
                 "penalty_items='auto' scales the users' penalty, which cannot be scaled: give penalty_items"
             )
         return loss, users, None if auto else _penalty(self.penalty_items)
+
+    @cached_property
+    def _method(self) -> Method | None:
+        return methods.parse(self.method) if isinstance(self.method, str) else self.method
+
+    def make_method(self) -> Method | None:
+        """What runs instead of FedMC, if anything."""
+        return self._method
 
     def make_loss(self) -> Loss:
         return self._parsed[0]

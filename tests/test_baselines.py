@@ -1,0 +1,167 @@
+"""The methods of comparison: dense transcriptions of their formulas, and the same rounds and diagnostics as FedMC."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fedmc.errors import InputError
+from fedmc.methods import NAMES
+from fedmc.sampling import client_rng, server_rng
+from fedmc.server import rounds
+from fedmc.settings import Settings
+from tests.conftest import local_engine, planted
+
+CLIENTS, RANK, ROUNDS, Q, WEIGHT = 6, 3, 8, 4, 0.05
+
+
+class Dense:
+    """A client with its masked table, V as the paper writes it: r x n."""
+
+    def __init__(self, shard):
+        self.M, self.P = shard.by_user.toarray(), shard.by_user.toarray() != 0
+        self.U = client_rng(0, shard.client).random((len(shard.users), RANK))
+        self.count = shard.by_user.nnz
+        self.control = np.zeros((RANK, self.M.shape[1]))
+
+    def residual(self, U, V):
+        return self.P * (U @ V - self.M)
+
+    def user_steps(self, V):
+        """U <- U - ( P(U V - M) V' + lambda U ) / c"""
+        c = np.linalg.eigvalsh(V @ V.T).max()
+        for _ in range(Q):
+            self.U = self.U - (self.residual(self.U, V) @ V.T + WEIGHT * self.U) / c
+
+
+def largest(U):
+    return np.linalg.eigvalsh(U.T @ U).max()
+
+
+def fedmavg(clients, drawn, V):
+    """W <- W - ( U' P(U W - M)/p + gamma W ) / d,   d = 5 lambda_max(U'U)/p;   V <- mean"""
+    new = []
+    for client in drawn:
+        client.user_steps(V)
+        W, d = V, 5 * largest(client.U) / len(clients)
+        for _ in range(Q):
+            W = W - (client.U.T @ client.residual(client.U, W) / len(clients) + WEIGHT * W) / d
+        new.append(W)
+    return np.mean(new, axis=0)
+
+
+def fedmgs(clients, drawn, V):
+    """V <- V - ( mean of U' P(U V - M) + gamma V ) / d"""
+    slopes, constants = [], []
+    for client in drawn:
+        client.user_steps(V)
+        slopes.append(client.U.T @ client.residual(client.U, V))
+        constants.append(largest(client.U))
+    return V - (np.mean(slopes, axis=0) + WEIGHT * V) / np.mean(constants)
+
+
+def averaging(share):
+    def rounds_of(clients, drawn, V):
+        new, weights = [], []
+        for client in drawn:
+            client.user_steps(V)
+            L = largest(client.U)
+            W, mu = V, share * L
+            for _ in range(Q):
+                slope = client.U.T @ client.residual(client.U, W) + WEIGHT * W + mu * (W - V)
+                W = W - slope / (L + mu)
+            new.append(W)
+            weights.append(client.count)
+        return np.average(new, axis=0, weights=weights)
+
+    return rounds_of
+
+
+def scaffold():
+    control = {"c": 0.0}
+
+    def rounds_of(clients, drawn, V):
+        moves, changes = [], []
+        for client in drawn:
+            client.user_steps(V)
+            L, W = largest(client.U), V
+            for _ in range(Q):
+                slope = client.U.T @ client.residual(client.U, W) + WEIGHT * W
+                W = W - (slope - client.control + control["c"]) / L
+            new = client.control - control["c"] + (V - W) * L / Q
+            changes.append(new - client.control)
+            moves.append(W - V)
+            client.control = new
+        control["c"] = control["c"] + np.sum(changes, axis=0) / len(clients)
+        return V + np.mean(moves, axis=0)
+
+    return rounds_of
+
+
+DENSE = {
+    "fedmavg": lambda: fedmavg,
+    "fedmgs": lambda: fedmgs,
+    "fedavg": lambda: averaging(0),
+    "fedprox": lambda: averaging(0.1),
+    "scaffold": scaffold,
+}
+
+
+def settings(method, **changes):
+    words = f"l2:{WEIGHT}"
+    options = dict(rank=RANK, active=2, method=method, inner_steps=Q, penalty_users=words, penalty_items=words)
+    return Settings.preset("paper", **(options | changes))
+
+
+@pytest.mark.parametrize("method", DENSE)
+def test_iterates_are_those_of_the_formulas(method):
+    engine = local_engine(planted(), CLIENTS)
+    clients, step = [Dense(shard) for shard in engine.shards], DENSE[method]()
+    V = server_rng(0).random((len(planted().items), RANK)).T
+    for round in itertools.islice(rounds(engine, settings(method)), 1, ROUNDS):
+        V = step(clients, [clients[i] for i in round.participants], V)
+        np.testing.assert_allclose(round.V, V.T, rtol=1e-9, atol=1e-12)
+        for i in round.participants:
+            np.testing.assert_allclose(engine.states[i].U, clients[i].U, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("preset", ["paper", "fast"])
+def test_all_methods_run_under_the_same_rounds_and_get_better(method, preset):
+    engine = local_engine(planted(), CLIENTS)
+    chosen = Settings.preset(preset, rank=RANK, active=3, method=method, penalty_users="l2:0.5")
+    history = list(itertools.islice(rounds(engine, chosen), 41))
+    assert history[-1].diagnostics.train_rmse < 0.95 * history[0].diagnostics.train_rmse
+    assert [round.participants for round in history[1:]] == [
+        tuple(chosen.make_sampler(CLIENTS).draw(number, CLIENTS, 0)) for number in range(1, 41)
+    ]
+
+
+@pytest.mark.parametrize("penalty", ["l1:0.2", "non-negative"])
+def test_other_penalties_take_proximal_steps(penalty):
+    engine = local_engine(planted(), CLIENTS)
+    chosen = settings("fedmavg", penalty_users=penalty, penalty_items=penalty)
+    last = list(itertools.islice(rounds(engine, chosen), 31))[-1]
+    assert np.isfinite(last.diagnostics.objective)
+    if penalty == "non-negative":
+        assert last.V.min() >= 0
+        assert min(state.U.min() for state in engine.states if state is not None) >= 0
+
+
+def test_bytes_of_what_really_travels():
+    size = len(planted().items) * RANK * 8
+    for method, up, down in (("fedmavg", 1, 1), ("fedmgs", 1, 1), ("fedavg", 1, 1), ("scaffold", 2, 2)):
+        engine = local_engine(planted(), CLIENTS)
+        last = list(itertools.islice(rounds(engine, settings(method)), 4))[-1]
+        assert (last.bytes_up, last.bytes_down) == (2 * up * size, 2 * down * size)
+
+
+def test_words_and_objects():
+    with pytest.raises(InputError, match="unknown method 'fedsgd'"):
+        settings("fedsgd")
+    with pytest.raises(InputError, match="needs turn and gather"):
+        settings(object())
+    with pytest.raises(InputError, match="speak of FedMC only"):
+        list(itertools.islice(rounds(local_engine(planted(), CLIENTS), settings("fedmavg"), full=True), 1))
