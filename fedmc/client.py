@@ -135,7 +135,7 @@ def fit_users(shard: Shard, U: Array, F: Array, cast: Broadcast) -> Array:
     numbers = inner.solvable(problem.loss, penalty, settings.width)
     if settings.update != "linearised" and settings.fit_users_to == "V" and numbers is not None:
         return inner.exact(problem, F, U, numbers)
-    return inner.prox_steps(problem, F, U, penalty, settings.inner_steps)
+    return inner.prox_steps(problem, F, U, penalty, settings.inner_steps, passes=settings.passes)
 
 
 def fit_items(shard: Shard, U: Array, state: Tied, cast: Broadcast) -> Array:
@@ -147,7 +147,7 @@ def fit_items(shard: Shard, U: Array, state: Tied, cast: Broadcast) -> Array:
     numbers = inner.solvable(problem.loss, penalty, settings.width)
     if settings.update == "exact" and numbers is not None:
         return inner.exact(problem, U, state.W, numbers, coupling)
-    return inner.prox_steps(problem, U, state.W, penalty, settings.inner_steps, coupling)
+    return inner.prox_steps(problem, U, state.W, penalty, settings.inner_steps, coupling, settings.passes)
 
 
 def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:

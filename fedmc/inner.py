@@ -81,15 +81,21 @@ def lipschitz(F: Array, loss: Loss) -> float:
 
 
 def prox_steps(
-    problem: Problem, F: Array, X: Array, penalty: Penalty, N: int, coupling: Coupling | None = None
+    problem: Problem,
+    F: Array,
+    X: Array,
+    penalty: Penalty,
+    N: int,
+    coupling: Coupling | None = None,
+    passes: bool = False,
 ) -> Array:
-    """N proximal gradient steps from X with step 1/L."""
+    """N proximal gradient steps of 1/L from X; with `passes` never by the Gram (the same steps at the paper's cost)."""
     L = lipschitz(F, problem.loss)
     numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
         dtype = X.dtype.type
         arguments = [n.astype(dtype) for n in numbers]
-        fast: Array = kernels.prox_steps(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N)
+        fast: Array = kernels.prox_steps(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N, passes)
         return fast
     for _ in range(N):
         Z = X - gradient(problem, F, X) / L

@@ -109,9 +109,12 @@ def _unrated(x: Array, rho: Array, anchor: Array, L: Any, N: int) -> None:
 @njit(cache=True, parallel=True, nogil=True)
 def prox_steps(
     indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int,
+    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int, passes: bool,
 ) -> Array:  # fmt: skip
-    """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows."""
+    """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows.
+
+    `passes`: never by the Gram, but with a pass over the ratings for each step.
+    """
     rows, width = X.shape
     coupled = rho.shape[0] > 0
     free = coupled and not (np.any(l1 != 0) or np.any(l2 != 0) or np.any(lo != -np.inf) or np.any(hi != np.inf))
@@ -133,7 +136,7 @@ def prox_steps(
                 _unrated(x, weight, target, L, N)
                 continue
             ratings_here = stop - start
-            by_gram = ratings_here * (width + 1) // 2 + N * width < 2 * N * ratings_here
+            by_gram = not passes and ratings_here * (width + 1) // 2 + N * width < 2 * N * ratings_here
             if by_gram:
                 _gram(start, stop, indices, ratings, shift, inv, F, G, b)
             for _ in range(N):
@@ -178,6 +181,6 @@ def warm_up(dtype: Any) -> None:
     ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, dtype), number(0), number(1)
     F = X = np.zeros((0, 1), dtype)
     zeros = [np.zeros(1, dtype)] * 4
-    prox_steps(*ratings, F, X, F, F, *zeros, number(1), 1)
+    prox_steps(*ratings, F, X, F, F, *zeros, number(1), 1, False)
     gradient_rows(*ratings, F, X)
     squared_errors(*ratings, F, X)

@@ -23,7 +23,7 @@ def _row(
 
 def prox_steps(
     indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int,
+    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int, passes: bool = False,
 ) -> Array:  # fmt: skip
     out = X.copy()
     for row, x in enumerate(out):

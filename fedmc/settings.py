@@ -44,6 +44,7 @@ class Settings:
     beta: float | Literal["auto"] = 1.0  # "auto": one per item and coordinate, from start-up sums
     beta_scale: float = 2.0  # the constant c of beta="auto"
     inner_steps: int = 10
+    passes: bool = False  # each inner step by a pass over the ratings, as the paper counts it: same iterates, slower
     update: Literal["linearised", "exact", "curvature"] = "linearised"  # W, and U too where fit_users_to is "V"
     fit_users_to: Literal["W", "V"] = "W"
     dual_step: float = 1.0

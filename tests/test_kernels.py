@@ -52,17 +52,17 @@ PENALTIES = st.sampled_from(
 )
 
 
-@given(problem=problems(), penalty=PENALTIES, N=st.integers(1, 12))
+@given(problem=problems(), penalty=PENALTIES, N=st.integers(1, 12), passes=st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_prox_steps(problem, penalty, N):
+def test_prox_steps(problem, penalty, N, passes):
     ratings, F, X, rho, anchor, dtype, _ = problem
     numbers = [np.full(X.shape[1], value, dtype) for value in penalty]
     L = dtype(max(np.linalg.norm(F.T @ F), 1e-3))
     before = X.copy()
-    fast = kernels.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N)
+    fast = kernels.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N, passes)
     assert np.array_equal(X, before)
     assert fast.dtype == dtype
-    check(fast, reference.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N), dtype)
+    check(fast, reference.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N, passes), dtype)
 
 
 @given(problem=problems(), fixed=st.integers(0, 3))
@@ -162,7 +162,7 @@ def test_gram_and_residual_form_agree():
         nothing, X = np.empty((0, width)), rng.normal(size=(1, width))
         none = np.zeros(width), np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
         L = np.linalg.norm(F.T @ F)
-        arguments = (*ratings, F, X, nothing, nothing, *none, L, N)
+        arguments = (*ratings, F, X, nothing, nothing, *none, L, N, False)
         check(kernels.prox_steps(*arguments), reference.prox_steps(*arguments), np.float64)
 
 
@@ -170,7 +170,7 @@ def test_not_a_number_is_not_hidden_by_the_prox():
     ratings = np.array([0, 1], np.int32), np.array([0], np.int32), np.array([np.nan]), 0.0, 1.0
     one, nothing = np.ones((1, 1)), np.empty((0, 1))
     numbers = np.array([0.5]), np.zeros(1), np.array([-1.0]), np.array([1.0])
-    assert np.isnan(kernels.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2)).all()
+    assert np.isnan(kernels.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2, False)).all()
 
 
 def test_bounds_cover_all_rows_once():

@@ -16,6 +16,7 @@ from fedmc.partition import Shard, make_shards
 from fedmc.penalties import Fixed, Penalty, l2
 from fedmc.ratings import Ratings
 from fedmc.sampling import server_rng
+from fedmc.server import scaling_of
 from fedmc.settings import Settings
 
 Array = NDArray[Any]
@@ -85,6 +86,16 @@ def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
     """Test RMSE of the same model with all tables in one place."""
     shard = _whole(train, test, settings.dtype)
     return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
+
+
+def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 1000) -> float:
+    """Test RMSE of pooled proximal gradient from V, after so many sweeps of N steps a half."""
+    shard = _whole(train, test, settings.dtype)
+    data = shard.by_user.data.astype(np.float64)
+    scaling = scaling_of(float(data.mean()), float(data.var()), settings)
+    penalties = settings.penalties(1)
+    fit = proximal_gradient(shard, *penalties, V, scaling, sweeps=sweeps, steps=settings.inner_steps)
+    return _rmse([(fit, shard)])
 
 
 def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:

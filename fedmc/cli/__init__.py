@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedmc.cli import data, demo, train, tune, use
+from fedmc.cli import compare, data, demo, train, tune, use
 from fedmc.errors import FedmcError
 
 app = typer.Typer(
@@ -20,6 +20,9 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
+app.command("reproduce")(compare.reproduce)
+app.command("report")(compare.report)
 app.command("evaluate")(use.evaluate)
 app.command("predict")(use.predict)
 app.command("recommend")(use.recommend)

@@ -16,16 +16,21 @@ CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 30, 5
 
 def demo(
     seed: Annotated[int, typer.Option(help="Of the split, the clients and the start.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where the model goes.")] = Path("runs/demo-model.npz"),
+    out: Annotated[Path, typer.Option(help="Where model and report go; an earlier run there is replaced.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
     """Train on 100,004 real film ratings spread over 20 clients, and compare with the alternatives."""
     from fedmc import datasets, training
     from fedmc.baselines.pooled import alone_rmse, bias_rmse, pooled_rmse
+    from fedmc.cli.runs import RunFolder
     from fedmc.partition import Federation, assign_users, make_shards
+    from fedmc.report.run import write_report
     from fedmc.settings import Settings
     from fedmc.splits import at_random as split
     from fedmc.stopping import Stop
 
+    folder = RunFolder(out, overwrite=True)
     ratings = datasets.demo()
     train, test = split(ratings, 0.2, seed)
     owner = assign_users(len(ratings.users), CLIENTS, seed)
@@ -33,15 +38,23 @@ def demo(
     with progress_of_rounds(ROUNDS) as show:
         federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
         run = training.train(federation, settings, Stop(ROUNDS), on_round=show)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    run.model.save(out)
+    others = {
+        "biases only, pooled": bias_rmse(train, test),
+        "each client alone": alone_rmse(train, test, owner, settings),
+        "pooled ALS, to convergence": pooled_rmse(train, test, settings),
+    }
+    with folder.staged() as staged:
+        staged.write_settings(
+            settings.to_dict() | {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
+        )
+        for round in run.history:
+            staged.append(round.record())
+        run.model.save(staged.path / "model.npz")
+        write_report(staged.path, others)
     federated = training.summary(run.history)
-    rows = [
-        ("biases only, pooled", "every rating", bias_rmse(train, test)),
-        ("each client alone", "nothing", alone_rmse(train, test, owner, settings)),
-        (f"fedmc, {ROUNDS} rounds", f"sums, {federated['bytes_up'] / 1e6:.0f} MB", federated["test_rmse"]),
-        ("pooled ALS, to convergence", "every rating", pooled_rmse(train, test, settings)),
-    ]
+    leaves = ("every rating", "nothing", "every rating")
+    rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
+    rows.insert(2, (f"fedmc, {ROUNDS} rounds", f"sums, {federated['bytes_up'] / 1e6:.0f} MB", federated["test_rmse"]))
     _show(ratings, rows, out)
 
 
@@ -63,4 +76,5 @@ def _show(ratings: object, rows: list[tuple[str, str, float]], out: Path) -> Non
         "Only changes to sums over each item travelled; user factors and ratings stayed where they were.",
         soft_wrap=True,
     )
+    console.print(f"report in {out / 'report.html'}: open it in a browser", soft_wrap=True, highlight=False)
     console.print(f"model kept in {out}: try  fedmc recommend {out} 1", soft_wrap=True, highlight=False)

@@ -46,6 +46,7 @@ def train(
     seed: Annotated[int, Option(help="Same seed, same bits.")] = 0,
     out: Annotated[Path | None, Option(help="Run folder; runs/TIME if not given.")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
+    report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False,
     as_json: Annotated[bool, Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and keep it in a run folder.
@@ -60,6 +61,8 @@ def train(
     from fedmc.settings import Settings
     from fedmc.stopping import Stop
 
+    if report:
+        from fedmc.report.run import write_report
     folder = RunFolder(out, overwrite)
     names = tuple(columns.split(",")) if columns else None
     plan = Plan(
@@ -108,10 +111,14 @@ def train(
                 interrupted=interrupt,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
+        if report:
+            write_report(staged.path)
     summary = training.summary(run.history) | {"clients": p, "rank": rank, "preset": preset, "out": str(folder.path)}
     if interrupt() or run.diverged is not None:
         summary["stopped"] = "interrupted" if run.diverged is None else "diverged"
     show_summary(summary, folder.path)
+    if report:
+        typer.echo(f"report in {folder.path / 'report.html'}")
     if as_json:
         typer.echo(to_json(summary))
     if run.diverged is not None:

@@ -1,0 +1,117 @@
+"""Curves in the paper's layout: the objective on a log axis, the mean over seeds as a line, their spread as a band."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedmc.experiments.running import Outcome
+from fedmc.experiments.study import Figure, Panel
+
+Array = NDArray[Any]
+
+COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
+INK = "#5f6b7a"  # becomes the page's own text colour in the report
+AXES = {
+    "objective": "objective F(U, V)", "test_rmse": "test RMSE", "nonzeros": "share of non-zeros in U and V",
+    "round": "communication round", "seconds": "seconds of updates", "megabytes": "MB travelled, both ways",
+}  # fmt: skip
+STYLE: dict[Any, Any] = {
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.color": INK,
+    "font.size": 10, "legend.frameon": False, "svg.hashsalt": "fedmc", "svg.fonttype": "none", "lines.linewidth": 1.8,
+}  # fmt: skip
+
+
+def draw(figure: Figure, outcomes: Sequence[Outcome]) -> Canvas:
+    """The figure's panels side by side, one legend below."""
+    labels = list(dict.fromkeys(outcome.label for outcome in outcomes))
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(max(4.6 * len(figure.panels), 5.2), 3.9), layout="constrained")
+        axes = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
+        handles: dict[str, Any] = {}
+        for place, panel in zip(axes, figure.panels, strict=True):
+            shown = [label for label in labels if not panel.labels or label in panel.labels]
+            for number, label in enumerate(shown):
+                group = [outcome for outcome in outcomes if outcome.label == label and outcome.rows]
+                line = _curve(place, panel, group, COLOURS[number % len(COLOURS)]) if group else None
+                if line is not None:
+                    handles.setdefault(label, line)
+            place.set_xlabel(AXES[panel.x])
+            if panel.x == "round":
+                place.xaxis.set_major_locator(MaxNLocator(integer=True))
+            place.set_ylabel(AXES[panel.y])
+            if panel.y == "objective":
+                place.set_yscale("log")
+        columns = min(len(handles), 3 if len(figure.panels) > 1 else 2) or 1
+        canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+    return canvas
+
+
+def _curve(place: Any, panel: Panel, group: Sequence[Outcome], colour: str) -> Any:
+    """The mean and the spread of one case; a method without rounds is a dashed level, where it has that measure."""
+    if group[0].rows[0]["round"] is None:
+        values = [value(outcome.rows[-1], panel.y) for outcome in group]
+        if any(v is None for v in values):
+            return None
+        return place.axhline(float(np.mean(values)), color=colour, linestyle="--", linewidth=1.4)
+    length = min(len(outcome.rows) for outcome in group)
+    y = np.array([[value(row, panel.y) for row in outcome.rows[:length]] for outcome in group], float)
+    x = np.mean([[value(row, panel.x) for row in outcome.rows[:length]] for outcome in group], axis=0)
+    if len(group) > 1:
+        place.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+    return place.plot(x, y.mean(axis=0), color=colour)[0]
+
+
+def value(row: dict[str, Any], name: str) -> Any:
+    """A measure of a row, also the derived ones."""
+    if name == "megabytes":
+        return (row["up"] + row["down"]) / 1e6
+    if name == "nonzeros":
+        users, items = row.get("nonzeros_users"), row.get("nonzeros_items")
+        return None if users is None or items is None else (users + items) / 2
+    return row.get(name)
+
+
+def save(canvas: Canvas, stem: Path) -> list[Path]:
+    """The figure as PNG, PDF and SVG; no date inside, so that the same curves give the same file."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for ending, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None}), ("svg", {"Date": None})):
+        paths.append(stem.with_suffix(f".{ending}"))
+        with matplotlib.rc_context(STYLE):
+            canvas.savefig(paths[-1], dpi=150, metadata=metadata, facecolor="white")
+    return paths
+
+
+def panels(figure: Figure, outcomes: Sequence[Outcome]) -> list[str]:
+    """Each panel as SVG of its own, for a page that puts them side by side or below each other."""
+    singles = (Figure(figure.name, figure.title, (panel,)) for panel in figure.panels)
+    return [_inline_svg(draw(single, outcomes), _alternative(single)) for single in singles]
+
+
+def _alternative(figure: Figure) -> str:
+    return f"{figure.title}: {AXES[figure.panels[0].y]} by {AXES[figure.panels[0].x]}"
+
+
+def _inline_svg(canvas: Canvas, label: str) -> str:
+    """The figure as SVG inside of a page: transparent, as wide as its place, in the page's own text colour."""
+    text = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r'<svg([^>]*?) width="[^"]*"', r"<svg\1", svg, count=1)
+    svg = re.sub(r'<svg([^>]*?) height="[^"]*"', r"<svg\1", svg, count=1)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

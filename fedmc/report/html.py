@@ -1,0 +1,106 @@
+"""The pieces of a page: everything inline, so that it opens offline and nothing is ever fetched."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from html import escape
+from importlib import metadata, resources
+from typing import Any
+
+from fedmc import __version__
+
+
+def page(title: str, about: str, body: Sequence[str]) -> str:
+    """A whole page. Its policy forbids every request, so that a report cannot phone home."""
+    style, script = (
+        resources.files("fedmc.report").joinpath(name).read_text("utf-8") for name in ("style.css", "sort.js")
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p class="about">{escape(about)}</p>
+{chr(10).join(body)}
+<footer>Made by fedmc {__version__}. Every number here is a sum or a mean over clients; none speaks of a user.</footer>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def summary(sentences: Sequence[str]) -> str:
+    return '<div class="summary">' + "".join(map(paragraph, sentences)) + "</div>"
+
+
+def section(title: str, *parts: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def paragraph(words: str) -> str:
+    return f"<p>{escape(words)}</p>"
+
+
+def heading(words: str) -> str:
+    return f"<h3>{escape(words)}</h3>"
+
+
+def drawing(panels: Sequence[str], caption: str) -> str:
+    return f'<figure><div class="panels">{"".join(panels)}</div><figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def folded(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], sorts: bool = True) -> str:
+    """A table; numbers are shown short and sorted in full."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    kind = ' class="sorts"' if sorts else ""
+    return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def pairs(values: dict[str, Any]) -> str:
+    """Names and values, as words."""
+    rows = "".join(f'<tr><td>{escape(k)}</td><td class="words">{escape(str(v))}</td></tr>' for k, v in values.items())
+    return f'<div class="wide"><table class="pairs"><tbody>{rows}</tbody></table></div>'
+
+
+def versions() -> dict[str, str]:
+    """What it ran on, without a word about whose machine it was."""
+    names = ("numpy", "scipy", "numba", "matplotlib")
+    found = {"fedmc": __version__, "Python": platform.python_version()} | {
+        name: metadata.version(name) for name in names
+    }
+    return found | {"system": f"{platform.system()} {platform.machine()}"}
+
+
+def short(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float) and value >= 1 and value == int(value):
+        return f"{value:,.0f}"
+    if isinstance(value, float):
+        return f"{value:,.4f}" if abs(value) < 10 else f"{value:,.1f}"
+    return str(value)
+
+
+def _cell(value: Any) -> str:
+    sort = f' data-value="{value!r}"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return f"<td{sort}>{escape(short(value))}</td>"
