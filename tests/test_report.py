@@ -1,0 +1,135 @@
+"""The report, also in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmc.errors import InputError
+from fedmc.report import html
+from fedmc.report.run import certificate, write_report
+from tests.conftest import planted
+
+FEDMC = str(Path(sys.executable).parent / "fedmc")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A run with a report, its users named so that they can be looked for."""
+    folder = tmp_path_factory.mktemp("report")
+    entries = planted().matrix.tocoo()
+    lines = [f"person-{u},{i},{x:.3f}" for u, i, x in zip(entries.row, entries.col, entries.data, strict=True)]
+    (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
+    words = "train ratings.csv --clients 4 --rounds 12 --rank 2 --out run --report --diagnostics"
+    done = subprocess.run([FEDMC, *words.split()], cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    assert f"report in {folder / 'run' / 'report.html'}" in done.stdout
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def comparison_folder(tmp_path_factory, run_folder):
+    folder = tmp_path_factory.mktemp("comparison")
+    words = f"compare {run_folder.parent / 'ratings.csv'} --methods fedmc,fedmavg,pooled,alone --seeds 1,2 --rank 2"
+    words += " --clients 4 --active 2 --rounds 8 --out out"
+    subprocess.run([FEDMC, *words.split()], cwd=folder, capture_output=True, timeout=120, check=True)
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def open_page(browser, path, width=1400, scheme="light"):
+    """The page, with everything it complained of and everything it asked for."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    return page, said, asked
+
+
+@pytest.mark.parametrize("which", ["run_folder", "comparison_folder"])
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_in_a_browser(browser, request, which, width, scheme):
+    path = request.getfixturevalue(which) / "report.html"
+    page, said, asked = open_page(browser, path, width, scheme)
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    figures = page.locator("figure svg")
+    assert figures.count() == 2
+    for box in (figures.nth(k).bounding_box() for k in range(2)):
+        assert box["width"] >= 300
+        assert box["height"] >= 200
+        assert box["x"] + box["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
+    brightness = [sum(map(int, colour[4:-1].split(", "))) for colour in (ink, paper)]
+    assert (brightness[0] < brightness[1]) == (scheme == "light")
+    page.close()
+
+
+def test_tables_sort(browser, run_folder):
+    page, _, _ = open_page(browser, run_folder / "report.html")
+    table = page.locator("table.sorts").first
+    column = lambda: [float(v) for v in table.locator("tbody tr td:nth-child(2)").evaluate_all(  # noqa: E731
+        "cells => cells.map(cell => cell.dataset.value)")]  # fmt: skip
+    before = column()
+    assert len(before) == 13
+    heading = table.locator("th").nth(1)
+    heading.click()
+    assert column() == sorted(before)
+    assert heading.get_attribute("aria-sort") == "ascending"
+    heading.focus()
+    page.keyboard.press("Enter")
+    assert column() == sorted(before, reverse=True)
+    page.close()
+
+
+def test_it_says_nothing_about_single_users(run_folder, comparison_folder):
+    for folder in (run_folder, comparison_folder):
+        for path in (p for p in folder.rglob("*") if p.suffix in (".html", ".svg", ".csv", ".json", ".toml")):
+            assert "person-" not in path.read_text(encoding="utf-8"), path
+
+
+def test_it_tells_what_was_run(run_folder):
+    page = (run_folder / "report.html").read_text(encoding="utf-8")
+    for words in ("After 12 rounds", "4 clients sent", "penalty_users", "numba", "beta above", "stationarity"):
+        assert words in page
+    assert str(run_folder) not in page
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="is not a run folder"):
+        write_report(tmp_path)
+    (tmp_path / "settings.toml").write_text("rank = 1\n")
+    (tmp_path / "history.jsonl").write_text("")
+    with pytest.raises(InputError, match="no measured round"):
+        write_report(tmp_path)
+
+
+def test_certificate_in_words():
+    assert "not worked out" in certificate({}).lower()
+    assert "is certified" in certificate({"beta_needed": 3.0, "certified": True})
+    assert "does not certify" in certificate({"beta_needed": 3.0, "certified": False})
+
+
+def test_what_a_cell_holds_is_escaped_and_sorted_in_full():
+    made = html.table(["<a>"], [["<script>"], [0.123456789], [None], [True]])
+    assert "<script>" not in made
+    assert "&lt;script&gt;" in made
+    assert 'data-value="0.123456789">0.1235' in made
