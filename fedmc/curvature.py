@@ -56,11 +56,8 @@ def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:
 def subgradient(S: Array, V: Array, items: Penalty, seen: int) -> tuple[Array, Array]:
     """The free coordinates, and (b - G v)/seen: in R's subdifferential at V once V came out of `next_items`."""
     _, free, _ = _parts(items, V.shape[1])
-    size = len(free)
-    G = np.zeros((len(V), size, size))
-    lower = np.tril_indices(size)
-    G[:, lower[0], lower[1]] = G[:, lower[1], lower[0]] = S[:, :-size]
-    return free, (S[:, -size:] - np.einsum("jab,jb->ja", G, V[:, free])) / seen
+    G, b = inner.unpacked(S)
+    return free, (b - np.einsum("jab,jb->ja", G, V[:, free])) / seen
 
 
 def _parts(items: Penalty, width: int) -> tuple[Coefficients, Array, Array]:

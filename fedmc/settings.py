@@ -171,7 +171,7 @@ class Settings:
 
     def entry_of(self, users: Any) -> Penalty:
         """The users' penalty at a client's first turn; one that cannot be scaled holds in full."""
-        scaled: Penalty = users * self.entry_penalty if hasattr(users, "__mul__") else users
+        scaled: Penalty = users * self.entry_penalty if hasattr(self._parsed[1], "__mul__") else users
         return scaled
 
     def to_dict(self) -> dict[str, Any]:

@@ -80,11 +80,11 @@ def test_stationarity_vanishes_and_the_residual_rule_ends_the_run():
 
 @pytest.mark.parametrize("words", ["l1:1", "elastic-net:0.5,1", "non-negative+l2:1", "non-negative", "box:-1,1+l2:0.3"])
 def test_other_penalties_end_where_a_pooled_proximal_solver_does(words):
-    """The problem is not convex: no end can the solver leave, and the best of five is no worse than its own best."""
+    """The problem is not convex: no end can the solver leave, and the best of three is no worse than its own best."""
     ratings = planted(users=120, items=30, noise=0.3)
     table = whole(ratings)
     federated, pooled = [], []
-    for seed in range(5):
+    for seed in range(3):
         settings = fast(penalty_users=words, seed=seed)
         penalties = settings.penalties(1)
         last = run(settings, 900, ratings, measure_every=900)[0][-1]

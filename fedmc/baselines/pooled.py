@@ -88,7 +88,7 @@ def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
     return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
 
 
-def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 1000) -> float:
+def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 200) -> float:
     """Test RMSE of pooled proximal gradient from V, after so many sweeps of N steps a half."""
     shard = _whole(train, test, settings.dtype)
     data = shard.by_user.data.astype(np.float64)
