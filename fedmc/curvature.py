@@ -39,7 +39,7 @@ def columns(width: int, items: Penalty) -> int:
 def packed(by_item: Problem, Z: Array, items: Penalty) -> Array:
     """(G, b) of each item over one client's ratings: the lower triangle of G, then b."""
     _, free, fixed = _parts(items, Z.shape[1])
-    sums: Array = solves.packed_grams(*inner._raw(by_item), Z, fixed.astype(Z.dtype), free)
+    sums: Array = solves.packed_grams(*inner.raw(by_item), Z, fixed.astype(Z.dtype), free)
     return sums
 
 

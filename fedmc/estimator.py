@@ -38,6 +38,7 @@ class FedMC:
         clients: int = 10,
         active: int | None = None,
         rounds: int = 50,
+        method: Any = None,
         loss: Any = None,
         penalty_users: Any = None,
         penalty_items: Any = None,
@@ -96,6 +97,7 @@ class FedMC:
         active = min(clients, 10) if params["active"] is None else params["active"]
         names = [
             "rank",
+            "method",
             "loss",
             "penalty_users",
             "penalty_items",

@@ -35,7 +35,7 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
-def _raw(problem: Problem) -> tuple[Any, ...]:
+def raw(problem: Problem) -> tuple[Any, ...]:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     number = matrix.data.dtype.type
@@ -52,14 +52,14 @@ def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
 def loss_value(problem: Problem, F: Array, X: Array) -> float:
     """f(X)"""
     if isinstance(problem.loss, Square):
-        return float(kernels.squared_errors(*_raw(problem), F, X).sum()) / 2
+        return float(kernels.squared_errors(*raw(problem), F, X).sum()) / 2
     return float(problem.loss.value(*_scores(problem, F, X)).sum(dtype=np.float64))
 
 
 def squared_error(problem: Problem, F: Array, X: Array) -> float:
     """sum (prediction - rating)^2 on the rating scale."""
     if isinstance(problem.loss, Square):
-        return float(kernels.squared_errors(*_raw(problem), F, X).sum()) * problem.scaling.scale**2
+        return float(kernels.squared_errors(*raw(problem), F, X).sum()) * problem.scaling.scale**2
     scores, ratings = _scores(problem, F, X)
     return float(np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)) * problem.scaling.scale**2
 
@@ -67,7 +67,7 @@ def squared_error(problem: Problem, F: Array, X: Array) -> float:
 def gradient(problem: Problem, F: Array, X: Array) -> Array:
     """grad f(X)"""
     if isinstance(problem.loss, Square):
-        slopes: Array = kernels.gradient_rows(*_raw(problem), F, X)
+        slopes: Array = kernels.gradient_rows(*raw(problem), F, X)
         return slopes
     pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
@@ -95,7 +95,7 @@ def prox_steps(
     if isinstance(problem.loss, Square) and numbers is not None:
         dtype = X.dtype.type
         arguments = [n.astype(dtype) for n in numbers]
-        fast: Array = kernels.prox_steps(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N, passes)
+        fast: Array = kernels.prox_steps(*raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N, passes)
         return fast
     for _ in range(N):
         Z = X - gradient(problem, F, X) / L
@@ -113,7 +113,7 @@ def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling:
     free = np.flatnonzero(~fixed)
     arguments = [n[free].astype(X.dtype) for n in numbers]
     closed = in_closed_form(numbers)
-    solved: Array = solves.exact_rows(*_raw(problem), F, X, *_coupling(coupling, X), *arguments, free, closed)
+    solved: Array = solves.exact_rows(*raw(problem), F, X, *_coupling(coupling, X), *arguments, free, closed)
     return solved
 
 
@@ -134,7 +134,7 @@ def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
     """Accelerated proximal gradient on the rows' Grams, with a fresh start whenever it overshoots."""
     width = X.shape[1]
-    G, b = unpacked(solves.packed_grams(*_raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
+    G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
     step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
     Y, momentum = X, 1.0
     for _ in range(5000):

@@ -38,7 +38,7 @@ def test_a_sampler_of_ones_own():
 
 
 def test_a_method_of_ones_own():
-    history = run(BLOCKS[2])["history"]
+    history = run(BLOCKS[2])["model"].history_
     errors = [round.diagnostics.train_rmse for round in history]
     assert errors[-1] < 0.95 * errors[0]
     assert history[-1].bytes_down == pytest.approx(2 * history[1].bytes_down)

@@ -25,6 +25,7 @@ def train(
     penalty_items: Annotated[str | None, Option(help="As for users; auto: the users', over the clients.")] = None,
     beta: Annotated[str | None, Option(help="How tightly clients are tied to the shared items, or auto.")] = None,
     inner_steps: Annotated[int | None, Option(help="Steps of each half in a client's round (the paper's N).")] = None,
+    method: Annotated[str | None, Option(help="fedmc, fedmavg, fedmgs, fedavg, fedprox or scaffold.")] = None,
     loss: Annotated[str | None, Option(help="square, huber[:DELTA] or logistic.")] = None,
     update: Annotated[str | None, Option(help="linearised, exact or curvature.")] = None,
     sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
@@ -79,7 +80,7 @@ def train(
         seed,
     )
     settings = Settings.preset(
-        preset, rank=rank, active=active, beta=_number(beta), loss=loss, penalty_users=penalty_users,
+        preset, rank=rank, active=active, method=method, beta=_number(beta), loss=loss, penalty_users=penalty_users,
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
         dtype=dtype, seed=seed,
     )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from fedmc.datasets import load_source
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import Diverged, InputError
 from fedmc.experiments.study import Case, Study
+from fedmc.folders import write_whole
 from fedmc.partition import make_shards
 from fedmc.ratings import Ratings
 from fedmc.server import rounds, start_items
@@ -76,7 +76,7 @@ def run(
                 owner = partition.parse(study.partition, ratings, study.clients, seed)
                 parts[seed] = Parts(*splits.parse(study.test, ratings, seed), owner)
             outcome = run_case(study, case, seed, key, parts[seed], on_round)
-            _write(path, json.dumps(outcome._asdict()))
+            write_whole(path, json.dumps(outcome._asdict()).encode())
         outcomes.append(outcome)
         on_case(case.label, seed, True)
     return outcomes
@@ -152,7 +152,7 @@ def _claim(folder: Path, study: Study) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
     (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-    _write(path, words)
+    write_whole(path, words.encode())
 
 
 def _load(path: Path, key: str) -> Outcome | None:
@@ -160,16 +160,6 @@ def _load(path: Path, key: str) -> Outcome | None:
         return None
     outcome = Outcome(**json.loads(path.read_text(encoding="utf-8")))
     return outcome if outcome.key == key else None
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def _file_name(label: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmc.experiments.running import MEASURES, Outcome, _write
+from fedmc.experiments.running import MEASURES, Outcome
 from fedmc.experiments.study import Study
+from fedmc.folders import write_whole
 
 WITHIN = 0.01  # of the pooled RMSE
 
@@ -44,11 +45,13 @@ def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]
             measured = [row.get(name) for name in MEASURES]
             curves.append((outcome.label, outcome.seed, row["round"], row.get("up"), row.get("down"), *measured))
             times.append((outcome.label, outcome.seed, row["round"], row["seconds"]))
-    _write(folder / "curves.csv", _csv(curves))
-    _write(folder / "times.csv", _csv(times))
+    write_whole(folder / "curves.csv", _csv(curves))
+    write_whole(folder / "times.csv", _csv(times))
     timeless = [name for name in Line._fields if not name.startswith("seconds")]
-    _write(folder / "summary.csv", _csv([timeless, *([getattr(line, name) for name in timeless] for line in lines)]))
-    _write(folder / "summary.json", json.dumps([line._asdict() for line in lines], indent=1))
+    write_whole(
+        folder / "summary.csv", _csv([timeless, *([getattr(line, name) for name in timeless] for line in lines)])
+    )
+    write_whole(folder / "summary.json", json.dumps([line._asdict() for line in lines], indent=1).encode())
     return lines
 
 
@@ -110,7 +113,7 @@ def _mean(rows: Sequence[dict[str, Any] | None], name: str) -> float | None:
     return float(np.mean(values)) if len(values) == len(rows) else None
 
 
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
+def _csv(rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["" if v is None else v for v in row] for row in rows])
-    return text.getvalue()
+    return text.getvalue().encode()
