@@ -151,11 +151,14 @@ def fit_items(shard: Shard, U: Array, state: Tied, cast: Broadcast) -> Array:
 
 
 def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
-    """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none."""
-    if state is not None and not cast.settings.fold_in:
-        return state.U
-    penalty, _ = cast.settings.penalties(cast.clients)
+    """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none yet.
+
+    Where all clients are there from the start, one that had no turn has the U it starts with.
+    """
     U = start_users(shard, cast) if state is None else state.U
+    if not cast.settings.fold_in and (state is not None or cast.settings.entry == "all"):
+        return U
+    penalty, _ = cast.settings.penalties(cast.clients)
     return inner.minimise(_by_user(shard, cast), cast.V, U, penalty, FITTED)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-NAMES = ("fedmc", "fedmavg", "fedmgs", "fedavg", "fedprox", "scaffold")
+NAMES = ("fedmc", "fedmavg", "fedmavg-printed", "fedmgs", "fedavg", "fedprox", "scaffold")
 
 
 @runtime_checkable
@@ -43,5 +43,5 @@ def parse(name: str) -> Method | None:
         return None
     from fedmc.baselines import federated
 
-    made: Method = getattr(federated, name)()
+    made: Method = getattr(federated, name.replace("-", "_"))()
     return made

@@ -40,16 +40,20 @@ def largest(U):
     return np.linalg.eigvalsh(U.T @ U).max()
 
 
-def fedmavg(clients, drawn, V):
-    """W <- W - ( U' P(U W - M)/p + gamma W ) / d,   d = 5 lambda_max(U'U)/p;   V <- mean"""
-    new = []
-    for client in drawn:
-        client.user_steps(V)
-        W, d = V, 5 * largest(client.U) / len(clients)
-        for _ in range(Q):
-            W = W - (client.U.T @ client.residual(client.U, W) / len(clients) + WEIGHT * W) / d
-        new.append(W)
-    return np.mean(new, axis=0)
+def fedmavg(factor):
+    """W <- W - ( U' P(U W - M)/p + gamma W ) / d,   d = 5 lambda_max(U'U) times the factor;   V <- mean"""
+
+    def rounds_of(clients, drawn, V):
+        new = []
+        for client in drawn:
+            client.user_steps(V)
+            W, d = V, 5 * largest(client.U) * factor
+            for _ in range(Q):
+                W = W - (client.U.T @ client.residual(client.U, W) / len(clients) + WEIGHT * W) / d
+            new.append(W)
+        return np.mean(new, axis=0)
+
+    return rounds_of
 
 
 def fedmgs(clients, drawn, V):
@@ -101,7 +105,8 @@ def scaffold():
 
 
 DENSE = {
-    "fedmavg": lambda: fedmavg,
+    "fedmavg": lambda: fedmavg(1 / CLIENTS),
+    "fedmavg-printed": lambda: fedmavg(1),
     "fedmgs": lambda: fedmgs,
     "fedavg": lambda: averaging(0),
     "fedprox": lambda: averaging(0.1),
@@ -165,3 +170,11 @@ def test_words_and_objects():
         settings(object())
     with pytest.raises(InputError, match="speak of FedMC only"):
         list(itertools.islice(rounds(local_engine(planted(), CLIENTS), settings("fedmavg"), full=True), 1))
+
+
+def test_a_client_without_a_turn_is_measured_with_the_users_it_starts_with():
+    """As the paper does: all clients are there from the start, so no method is flattered by fitted users."""
+    engine = local_engine(planted(), CLIENTS)
+    opening = next(rounds(engine, settings("fedmavg")))
+    other = next(rounds(local_engine(planted(), CLIENTS), settings("fedmc")))
+    assert opening.diagnostics.objective == pytest.approx(other.diagnostics.objective, rel=1e-12)

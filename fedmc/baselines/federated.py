@@ -63,14 +63,16 @@ class FedMAvg:
     """Q2 times  W <- W - ( grad_V f(U, W)/p + grad R(W) ) / d  from W = V,   d = 5 lambda_max(U'U)/p;   V <- mean of W.
 
     The paper prints d without the 1/p of the gradient it divides, which makes its steps p times too small; here both
-    have it.
+    have it, unless the steps are wanted `as_printed`.
     """
+
+    as_printed: bool = False
 
     def turn(self, shard: Shard, state: Local | None, cast: Broadcast) -> tuple[Local, Sums]:
         U = user_steps(shard, state, cast)
         problem, p = _by_item(shard, cast), cast.clients
         _, penalty = cast.settings.penalties(p)
-        W, d = cast.V, 5 * problem.loss.curvature * largest_eigenvalue(U) / p
+        W, d = cast.V, 5 * problem.loss.curvature * largest_eigenvalue(U) / (1 if self.as_printed else p)
         for _ in range(cast.settings.inner_steps):
             W = descend(W, inner.gradient(problem, U, W) / p, penalty, 1.0, 1 / d)
         return Local(U), Sums.of(W=W)
@@ -158,6 +160,10 @@ def _by_item(shard: Shard, cast: Broadcast) -> Problem:
 
 def fedmavg() -> FedMAvg:
     return FedMAvg()
+
+
+def fedmavg_printed() -> FedMAvg:
+    return FedMAvg(as_printed=True)
 
 
 def fedmgs() -> FedMGS:

@@ -22,6 +22,7 @@ FEDERATED = {
     "fedmc-exact": "fedmc, update=exact",
     "fedmc-paper": "FedMC-ADMM",
     "fedmavg": "FedMAvg",
+    "fedmavg-printed": "FedMAvg, steps as printed",
     "fedmgs": "FedMGS",
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
