@@ -35,7 +35,8 @@ class Local(NamedTuple):
 
 def largest_eigenvalue(F: Array) -> float:
     """lambda_max(F'F), above 0 also where F vanished."""
-    return max(float(np.linalg.eigvalsh(F.T.astype(np.float64) @ F)[-1]), 1e-12)
+    G = np.einsum("ta,tb->ab", F, F, dtype=np.float64)  # without the threads of BLAS, which get in the kernels' way
+    return max(float(np.linalg.eigvalsh(G)[-1]), 1e-12)
 
 
 def descend(X: Array, slope: Array, penalty: Penalty, weight: float, step: float) -> Array:
