@@ -41,7 +41,14 @@ def parse(name: str) -> Method | None:
         raise unknown("method", name, NAMES)
     if name == "fedmc":
         return None
-    from fedmc.baselines import federated
+    from fedmc.baselines.federated import FedAvg, FedMAvg, FedMGS, Scaffold
 
-    made: Method = getattr(federated, name.replace("-", "_"))()
-    return made
+    made: dict[str, Method] = {
+        "fedmavg": FedMAvg(),
+        "fedmavg-printed": FedMAvg(as_printed=True),
+        "fedmgs": FedMGS(),
+        "fedavg": FedAvg(),
+        "fedprox": FedAvg(mu=0.1),
+        "scaffold": Scaffold(),
+    }
+    return made[name]

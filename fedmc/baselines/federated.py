@@ -157,27 +157,3 @@ class Scaffold:
 
 def _by_item(shard: Shard, cast: Broadcast) -> Problem:
     return Problem(shard.by_item, cast.settings.make_loss(), cast.scaling)
-
-
-def fedmavg() -> FedMAvg:
-    return FedMAvg()
-
-
-def fedmavg_printed() -> FedMAvg:
-    return FedMAvg(as_printed=True)
-
-
-def fedmgs() -> FedMGS:
-    return FedMGS()
-
-
-def fedavg() -> FedAvg:
-    return FedAvg()
-
-
-def fedprox() -> FedAvg:
-    return FedAvg(mu=0.1)
-
-
-def scaffold() -> Scaffold:
-    return Scaffold()
