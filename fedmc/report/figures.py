@@ -53,7 +53,10 @@ def draw(figure: Figure, outcomes: Sequence[Outcome]) -> Canvas:
             place.set_ylabel(AXES[panel.y])
             if panel.y == "objective":
                 place.set_yscale("log")
+            elif panel.y == "test_rmse":
+                _look_at_the_ends(place, [outcome for outcome in outcomes if outcome.label in shown])
         columns = min(len(handles), 3 if len(figure.panels) > 1 else 2) or 1
+        canvas.set_figheight(3.4 + 0.22 * -(-len(handles) // columns))
         canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return canvas
 
@@ -71,6 +74,16 @@ def _curve(place: Any, panel: Panel, group: Sequence[Outcome], colour: str) -> A
     if len(group) > 1:
         place.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.18, linewidth=0)
     return place.plot(x, y.mean(axis=0), color=colour)[0]
+
+
+def _look_at_the_ends(place: Any, outcomes: Sequence[Outcome]) -> None:
+    """Cut off starts that are far above where the curves end, so that the ends can be told apart."""
+    ends = [outcome.rows[-1].get("test_rmse") for outcome in outcomes if outcome.rows]
+    known = [end for end in ends if end is not None]
+    if len(known) > 1 and max(known) > min(known):
+        low, high = min(known), max(known)
+        top = min(place.get_ylim()[1], high + max(high - low, 0.05 * high))
+        place.set_ylim(low - 0.08 * (top - low), top)
 
 
 def value(row: dict[str, Any], name: str) -> Any:
