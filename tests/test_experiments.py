@@ -189,6 +189,13 @@ def test_figures_and_report_of_a_half_finished_comparison(table, tmp_path):
     assert "http" not in "".join(first).replace("http://www.w3.org", "")
 
 
+def test_a_start_far_above_the_ends_is_cut_off():
+    panel = Panel("test_rmse", "round")
+    outcomes = [Outcome(str(k), "fedmc", 1, "", rows(9.0, 1.2, 1.0 + k / 10), None) for k in (0, 1)]
+    low, high = figures.draw(Figure("x", "X", (panel,)), outcomes).axes[0].get_ylim()
+    assert low < 1.0 < 1.1 < high < 2
+
+
 def test_reproduce_and_report_commands(table, tmp_path):
     run = lambda *words, code=0: subprocess.run(  # noqa: E731
         [FEDMC, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
