@@ -24,9 +24,13 @@ def load_source(
     group: str | None = None,
     duplicates: Duplicates = "refuse",
 ) -> Ratings:
-    """Ratings from wherever they are. A file of that name goes before a named set."""
+    """Ratings from wherever they are. A file goes before a named set of that name; `like:NAME` is made up."""
     if source in ("demo", "insteval"):
         return demo(times) if source == "demo" else insteval()
+    if source.startswith("like:"):
+        from fedmc import synthetic
+
+        return synthetic.make_ratings(synthetic.like(source.removeprefix("like:")))
     if not Path(source).exists() and (source in downloads.SETS or source == "netflix"):
         place = downloads.installed(source)
         if place is None:

@@ -217,3 +217,12 @@ def test_reproduce_and_report_commands(table, tmp_path):
         assert failed.returncode == 2
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
+
+
+def test_made_up_ratings_by_name():
+    from fedmc.datasets import load_source
+
+    ratings = load_source("like:ml-1m")
+    assert (len(ratings.users), len(ratings.items), len(ratings)) == (6_040, 3_706, 1_000_209)
+    with pytest.raises(InputError, match="unknown set 'ml-2m'"):
+        load_source("like:ml-2m")

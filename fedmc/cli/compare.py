@@ -65,7 +65,7 @@ def compare(
 
 def reproduce(
     experiment: Annotated[str, typer.Argument(help="convergence, inner-steps, sparsity, or budget (ours).")],
-    data: Annotated[str, Option(help="What to run on: whatever `train` takes.")] = "demo",
+    data: Annotated[str, Option(help="What to run on: whatever `train` takes, or like:ml-1m, made up.")] = "demo",
     rank: Annotated[int | None, Option(help="The paper's for its sets (5, 8, 13), else 5, if not given.")] = None,
     beta: Annotated[float, Option(help="The paper does not state it; `convergence` shows others beside it.")] = 0.3,
     seeds: Seeds = "1,2,3",

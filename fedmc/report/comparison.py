@@ -19,6 +19,11 @@ HEADINGS = {
 }  # fmt: skip
 
 
+CERTIFICATE = (
+    "It belongs to single runs and is not worked out in comparisons: `fedmc train --diagnostics --report` adds it."
+)
+
+
 def write_report(folder: Path) -> Path:
     """Tables, figures and report.html of the comparison in this folder, finished or not."""
     study, outcomes = load(folder)
@@ -36,6 +41,7 @@ def write_report(folder: Path) -> Path:
         html.section(
             "What was run", html.pairs(_settings(study)), html.folded("Settings of each method", _cases(study))
         ),
+        html.section("The theory's certificate", html.paragraph(CERTIFICATE)),
         html.section("Made with", html.pairs(html.versions())),
     ]
     path = folder / "report.html"
