@@ -35,6 +35,12 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
+def warm_up(dtype: Any) -> None:
+    """Compile (or load from the disk cache) every kernel, so that no round pays for it."""
+    kernels.warm_up(dtype)
+    solves.warm_up(dtype)
+
+
 def raw(problem: Problem) -> tuple[Any, ...]:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling

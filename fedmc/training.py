@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import kernels, solves
+from fedmc import inner
 from fedmc.client import users_at
 from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
@@ -55,8 +55,7 @@ def train(
     check_domain(settings, federation)
     engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
-    kernels.warm_up(settings.dtype)
-    solves.warm_up(settings.dtype)
+    inner.warm_up(settings.dtype)
     trials: list[Trial] = []
     if settings.undecided:
         trials = choose(federation.shards, settings, budget, on_trial=on_trial)

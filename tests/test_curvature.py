@@ -72,7 +72,7 @@ def test_the_servers_sum_is_the_sum_of_all_clients():
     np.testing.assert_allclose(sums.V, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_stationarity_vanishes_and_the_residual_rule_ends_the_run():
+def test_stationarity_and_the_primal_residual_vanish():
     history, _ = run(fast(), 400, full=True)
     assert history[-1].diagnostics.stationarity < 1e-8 * history[1].diagnostics.stationarity
     assert history[-1].diagnostics.primal_residual < 1e-8

@@ -197,7 +197,7 @@ def test_a_start_far_above_the_ends_is_cut_off():
 
 
 def test_reproduce_and_report_commands(table, tmp_path):
-    run = lambda *words, code=0: subprocess.run(  # noqa: E731
+    run = lambda *words: subprocess.run(  # noqa: E731
         [FEDMC, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     options = ["--data", table, "--rank", "2", "--rounds", "4", "--clients", "4", "--active", "2", "--seeds", "1"]

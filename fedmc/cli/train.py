@@ -128,15 +128,14 @@ def train(
 
 def _choose(federation: Any, settings: Any) -> Any:
     """The settings with a penalty that the clients' held-out ratings chose, and a word on what that took."""
-    from fedmc import kernels, solves, tuning
+    from fedmc import inner, tuning
     from fedmc.cli.display import progress_of_trials
 
     budget = tuning.Budget()
     each = budget.rounds_of_a_trial(settings, len(federation.shards))
     cost = f"at most {budget.trials} trials of {each} rounds"
     typer.echo(f"choosing the penalty on {budget.share:.0%} of each client's ratings: {cost}", err=True)
-    kernels.warm_up(settings.dtype)
-    solves.warm_up(settings.dtype)
+    inner.warm_up(settings.dtype)
     with progress_of_trials(budget.trials) as show:
         trials = tuning.choose(federation.shards, settings, budget, on_trial=show)
     best = tuning.best(trials)

@@ -37,7 +37,7 @@ def tune(
 
     Give `fedmc train` the same --test and --seed, and what was put aside here is what it is tested on.
     """
-    from fedmc import kernels, solves, tuning
+    from fedmc import inner, tuning
     from fedmc.cli.runs import to_json
     from fedmc.preparing import Plan, federation_of
     from fedmc.settings import Settings
@@ -54,8 +54,7 @@ def tune(
     settings = settings.replace(active=min(p, 10) if active is None else active)
     each = budget.rounds_of_a_trial(settings, p)
     typer.echo(f"at most {trials} trials of {each} rounds for each of {len(numbers)} rank(s)", err=True)
-    kernels.warm_up(settings.dtype)
-    solves.warm_up(settings.dtype)
+    inner.warm_up(settings.dtype)
     with progress_of_trials(trials * len(numbers)) as show:
         done = tuning.choose(federation.shards, settings, budget, numbers, show)
     chosen = tuning.best(done)
