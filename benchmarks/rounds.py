@@ -14,7 +14,7 @@ import time
 import numpy as np
 from plain import PlainClient
 
-from fedmc import kernels
+from fedmc import inner
 from fedmc.engines.local import LocalEngine
 from fedmc.partition import assign_users, make_shards
 from fedmc.ratings import Ratings
@@ -59,7 +59,7 @@ def compare(shards, rank: int, N: int) -> None:
 def main() -> None:
     ratings = read_source(sys.argv[1]) if len(sys.argv) > 1 else made_up()
     print(f"{ratings}, {CLIENTS} clients, {ACTIVE} a round: fedmc, plain numpy and scipy, ratio; how far apart V ends")
-    kernels.warm_up("float64")
+    inner.warm_up("float64", "float64")
     shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
     for rank, N in ((5, 10), (5, 30), (13, 10), (50, 10)):
         compare(shards, rank, N)

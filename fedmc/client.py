@@ -33,6 +33,7 @@ from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
 from fedmc.penalties import Coupling, Fixed, Penalty, none, project
 from fedmc.sampling import client_rng
+from fedmc.settings import Settings
 
 Array = NDArray[Any]
 
@@ -56,6 +57,11 @@ class Fitted(NamedTuple):
 
 
 ClientState = Tied | Fitted | Any  # or what a method of `methods` remembers, with a field U
+
+
+def warm_up(shard: Shard, settings: Settings) -> None:
+    """Compile (or load from the disk cache) every kernel for ratings and factors of these kinds."""
+    inner.warm_up(settings.dtype, shard.by_user.data.dtype)
 
 
 def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:

@@ -35,10 +35,10 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
-def warm_up(dtype: Any) -> None:
+def warm_up(dtype: Any, ratings_dtype: Any) -> None:
     """Compile (or load from the disk cache) every kernel, so that no round pays for it."""
-    kernels.warm_up(dtype)
-    solves.warm_up(dtype)
+    kernels.warm_up(dtype, ratings_dtype)
+    solves.warm_up(dtype, ratings_dtype)
 
 
 def raw(problem: Problem) -> tuple[Any, ...]:
@@ -82,8 +82,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
 
 def lipschitz(F: Array, loss: Loss) -> float:
     """L = curvature ||F'F||_F, above 0 also where F vanished (any constant is right there)."""
-    G = F.T.astype(np.float64) @ F
-    return max(float(np.linalg.norm(G)) * loss.curvature, 1e-12)
+    return max(kernels.frobenius(F) * loss.curvature, 1e-12)
 
 
 def prox_steps(
@@ -181,5 +180,7 @@ def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:
     if coupling is None:
         nothing = np.empty((0, X.shape[1]), X.dtype)
         return nothing, nothing
-    rho = np.array(np.broadcast_to(coupling.rho, X.shape), X.dtype)  # a copy: kernels are compiled for writable arrays
+    rho = np.asarray(coupling.rho, X.dtype)
+    if rho.ndim < 2:  # one row for all
+        rho = np.array(np.broadcast_to(rho, (1, X.shape[1])))
     return rho, np.ascontiguousarray(coupling.anchor, X.dtype)

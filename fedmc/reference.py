@@ -28,7 +28,7 @@ def prox_steps(
     out = X.copy()
     for row, x in enumerate(out):
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)
-        weight, target = (rho[row], anchor[row]) if len(rho) else (0, 0)
+        weight, target = (rho[row % len(rho)], anchor[row]) if len(rho) else (0, 0)
         for _ in range(N):
             z = x - f.T @ (f @ x - m) / L + weight * target / L
             shrunk = np.sign(z) * np.maximum(np.abs(z) - l1 / L, 0) / (1 + (l2 + weight) / L)
@@ -44,7 +44,7 @@ def exact_rows(
     fixed = np.setdiff1d(np.arange(X.shape[1]), free)
     for row, x in enumerate(out):
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)
-        weight, target = (rho[row], anchor[row]) if len(rho) else (np.zeros_like(x), np.zeros_like(x))
+        weight, target = (rho[row % len(rho)], anchor[row]) if len(rho) else (np.zeros_like(x), np.zeros_like(x))
         A = f.T @ f + np.diag(weight)
         b = f.T @ m + weight * target - A[:, fixed] @ x[fixed]
         x[free] = minimise(A[np.ix_(free, free)], b[free], x[free], l1, l2, lo, hi, closed)

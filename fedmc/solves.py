@@ -7,6 +7,8 @@ Row x with G = sum f f' and b = sum m f minimises
 over its free coordinates: by one Cholesky where it is quadratic and unbounded, else by coordinate descent on the Gram
 until no coordinate moves. What a client sends of an item with `update="curvature"` is its G and b, packed: the lower
 triangle of G line by line, then b. Coordinates that are fixed are taken into b.
+
+A system A x = b lies in one array: A in its first `size` columns, b in the next, lines padded to whole packs.
 """
 
 from __future__ import annotations
@@ -14,80 +16,127 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
-from fedmc.kernels import CHUNKS, _bounds, _gram, njit
+from fedmc import threads
+from fedmc.kernels import BLOCK, add_gram, add_lines, copy_row, gather, gram, njit
+from fedmc.lanes import BYTES, fma, load, padded, splat, store, times, total
 
 Array = NDArray[Any]
 
 MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
 
 
-@njit(cache=True)
-def _solve(A: Array, b: Array, tiny: Any) -> None:
-    """b <- A^-1 b by Cholesky in place (lower triangle); a direction whose pivot vanishes stays 0."""
-    size = b.size
+@njit(cache=True, nogil=True, forceinline=True)
+def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> None:
+    """A[target] += weight A[source], from the pack that holds column `start` on."""
+    step = BYTES // A.itemsize
+    factor = splat(weight)
+    for c in range(start // step * step, A.shape[1], step):
+        store(A, (target, c), fma(factor, load(A, (source, c)), load(A, (target, c))))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
+    """x = A^-1 b by Cholesky, on and right of the diagonal; a direction whose pivot vanishes stays 0."""
+    step = BYTES // A.itemsize
+    x[:] = 0
     for c in range(size):
         pivot = A[c, c]
-        for k in range(c):
-            pivot -= A[c, k] * A[c, k]
-        A[c, c] = np.sqrt(pivot) if pivot > tiny else 0
+        root = x.dtype.type(1) / np.sqrt(pivot) if pivot > tiny else x.dtype.type(0)
+        for k in range(c // step * step, A.shape[1], step):
+            store(A, (c, k), times(splat(root), load(A, (c, k))))
         for a in range(c + 1, size):
-            total = A[a, c]
-            for k in range(c):
-                total -= A[a, k] * A[c, k]
-            A[a, c] = total / A[c, c] if A[c, c] > 0 else 0
-    for a in range(size):
-        for k in range(a):
-            b[a] -= A[a, k] * b[k]
-        b[a] = b[a] / A[a, a] if A[a, a] > 0 else 0
-    for a in range(size - 1, -1, -1):
-        for k in range(a + 1, size):
-            b[a] -= A[k, a] * b[k]
-        b[a] = b[a] / A[a, a] if A[a, a] > 0 else 0
+            _add_line(A, c, a, -A[c, a], a)
+    for c in range(size - 1, -1, -1):
+        sum = splat(x.dtype.type(0))
+        for k in range(c // step * step, A.shape[1], step):
+            sum = fma(load(A, (c, k)), load(x, k), sum)  # x is still 0 up to column c and beyond the last
+        known = total(sum)
+        x[c] = (A[c, size] - known) / A[c, c] if A[c, c] > 0 else 0
 
 
-@njit(cache=True)
-def _descend(A: Array, b: Array, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Any) -> None:
-    """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x; uses b as working space."""
-    size = b.size
+@njit(cache=True, nogil=True, forceinline=True)
+def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Any) -> None:
+    """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x.
+
+    Line `size` of A is working space: what A x leaves of b.
+    """
     for a in range(size):
-        for c in range(size):
-            b[a] -= A[a, c] * x[c]
+        A[size, a] = A[a, size]
+    for a in range(size):
+        _add_line(A, a, size, -x[a], 0)
     for _ in range(MOST_SWEEPS):
-        moved = largest = b[0] * 0
+        moved = largest = x.dtype.type(0)
         for a in range(size):
-            z = b[a] + A[a, a] * x[a]
+            z = A[size, a] + A[a, a] * x[a]
             if z > l1[a]:
                 z -= l1[a]
             elif z < -l1[a]:
                 z += l1[a]
             else:
-                z *= 0  # not-a-number stays so
-            z = min(max(z / A[a, a] if A[a, a] > 0 else z * 0, lo[a]), hi[a])
+                z *= x.dtype.type(0)  # not-a-number stays so
+            z = min(max(z / A[a, a] if A[a, a] > 0 else x.dtype.type(0), lo[a]), hi[a])
             change = z - x[a]
-            for c in range(size):
-                b[c] -= A[c, a] * change
+            _add_line(A, a, size, -change, 0)
             x[a] = z
             moved, largest = max(moved, abs(change)), max(largest, abs(z))
-        if not moved > tolerance * max(largest, 1):
+        if not moved > tolerance * max(largest, x.dtype.type(1)):
             break
 
 
-@njit(cache=True)
-def _move_fixed(G: Array, x: Array, free: Array, y: Array) -> None:
-    """y -= G_fc x_c: what the fixed coordinates already explain."""
-    position = 0
-    for c in range(x.size):
-        if position < free.size and free[position] == c:
-            position += 1
-            continue
-        for a in range(free.size):
-            y[a] -= G[free[a], c] * x[c]
+@njit(cache=True, nogil=True, forceinline=True)
+def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any:
+    """The system over the free coordinates, the others as x has them; returns the largest entry on the diagonal."""
+    largest = b.dtype.type(0)
+    for a in range(free.size):
+        i = free[a]
+        for c in range(free.size):
+            A[a, c] = G[i, free[c]]
+        A[a, a] += l2[a]
+        largest = max(largest, A[a, a])
+        rest = b[i]
+        position = 0
+        for c in range(x.size):
+            if position < free.size and free[position] == c:
+                position += 1
+            else:
+                rest -= G[i, c] * x[c]
+        A[a, free.size] = rest
+    return largest
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@njit(cache=True, nogil=True)
+def _exact_rows(
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
+    rho: Array, anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool, line: int,
+) -> None:  # fmt: skip
+    dtype, width, size = out.dtype, out.shape[1], free.size
+    P, m = np.zeros((BLOCK, line), dtype), np.zeros(BLOCK, dtype)
+    G, b = np.zeros((line, line), dtype), np.zeros(line, dtype)
+    pack = BYTES // out.itemsize
+    columns = (size + 1 + pack - 1) // pack * pack
+    A, x = np.zeros((size + 1, columns), dtype), np.zeros(columns, dtype)
+    eps = np.finfo(dtype).eps
+    for row in range(first, last):
+        gram(indptr[row], indptr[row + 1], indices, ratings, shift, inv, F, P, m, G, b)
+        if rho.shape[0] > 0:
+            here = row if rho.shape[0] > 1 else 0
+            for a in range(width):
+                G[a, a] += rho[here, a]
+                b[a] += rho[here, a] * anchor[row, a]
+        largest = _fill(A, G, b, out[row], free, l2)
+        if closed:
+            _solve(A, size, x, largest * dtype.type(8 * eps))
+        else:
+            for a in range(size):
+                x[a] = out[row, free[a]]
+            _descend(A, size, x, l1, lo, hi, dtype.type(eps ** (2 / 3)))
+            A[size] = 0
+        for a in range(size):
+            out[row, free[a]] = x[a]
+
+
 def exact_rows(
     indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
     l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
@@ -96,105 +145,116 @@ def exact_rows(
 
     Penalties come one per free coordinate. `closed`: there is neither l1 nor a bound, so one Cholesky does it.
     """
-    rows, width = X.shape
-    coupled = rho.shape[0] > 0
-    out = X.copy()
-    eps = np.finfo(X.dtype).eps
-    tolerance = X.dtype.type(eps ** (2 / 3))
-    chunks = min(rows, CHUNKS)
-    bounds = _bounds(indptr, chunks)
-    for chunk in prange(chunks):
-        G = np.empty((width, width), X.dtype)
-        b = np.empty(width, X.dtype)
-        A = np.empty((free.size, free.size), X.dtype)
-        y = np.empty(free.size, X.dtype)
-        z = np.empty(free.size, X.dtype)
-        for row in range(bounds[chunk], bounds[chunk + 1]):
-            x = out[row]
-            _gram(indptr[row], indptr[row + 1], indices, ratings, shift, inv, F, G, b)
-            tiny = X.dtype.type(0)
-            for a in range(free.size):
-                i = free[a]
-                y[a] = b[i]
-                z[a] = x[i]
-                for c in range(free.size):
-                    A[a, c] = G[i, free[c]]
-                A[a, a] += l2[a]
-                if coupled:
-                    A[a, a] += rho[row, i]
-                    y[a] += rho[row, i] * anchor[row, i]
-                tiny = max(tiny, A[a, a])
-            _move_fixed(G, x, free, y)
-            if closed:
-                _solve(A, y, tiny * 8 * eps)
+    out, line = X.copy(), padded(X.shape[1], X.dtype)
+    effort = len(indices) * line * line / 2 + len(X) * len(free) ** 3 / 3
+    arguments = indptr, indices, ratings, shift, inv, F, out, rho, anchor, l1, l2, lo, hi, free, closed, line
+    threads.over_rows(_exact_rows, indptr, effort, *arguments)
+    return out
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _add_packed(G: Array, b: Array, size: int, sign: Any, out: Array) -> None:
+    """out += sign [lower triangle of G, b]"""
+    place = 0
+    for a in range(size):
+        for c in range(a + 1):
+            out[place] += sign * G[c, a]
+            place += 1
+    for a in range(size):
+        out[place + a] += sign * b[a]
+
+
+@njit(cache=True, nogil=True)
+def _packed_rows(
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array,
+    free: Array, sign: Any, out: Array, line: int,
+) -> None:  # fmt: skip
+    dtype, size, width = F.dtype, free.size, F.shape[1]
+    leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
+    P, m = np.zeros((BLOCK, line), dtype), np.zeros(BLOCK, dtype)
+    G, b = np.zeros((line, line), dtype), np.zeros(line, dtype)
+    for row in range(first, last):
+        start, stop = indptr[row], indptr[row + 1]
+        if start == stop:
+            continue
+        G[:] = 0
+        b[:] = 0
+        for begin in range(start, stop, BLOCK):
+            end = min(begin + BLOCK, stop)
+            if size == width:
+                gather(begin, end, indices, ratings, shift, inv, F, P, m)
             else:
-                _descend(A, y, z, l1, lo, hi, tolerance)
-            for a in range(free.size):
-                x[free[a]] = y[a] if closed else z[a]
-    return out
+                for k in range(begin, end):
+                    f = F[indices[k]]
+                    rest = dtype.type((ratings[k] - shift) * inv)
+                    for c in range(size if leading else 0, width):
+                        rest -= f[c] * fixed[c]
+                    m[k - begin] = rest
+                    for a in range(size):
+                        P[k - begin, a] = f[a] if leading else f[free[a]]
+            add_gram(P, end - begin, G)
+            add_lines(P, m, end - begin, b)
+        _add_packed(G, b, size, sign, out[row])
 
 
-@njit(cache=True, parallel=True, nogil=True)
 def packed_grams(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array
-) -> Array:
-    """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values (else 0)."""
-    rows, size = indptr.size - 1, free.size
-    out = np.zeros((rows, size * (size + 3) // 2), F.dtype)
-    chunks = min(rows, CHUNKS)
-    bounds = _bounds(indptr, chunks)
-    for chunk in prange(chunks):
-        z = np.empty(size, F.dtype)
-        for row in range(bounds[chunk], bounds[chunk + 1]):
-            packed = out[row]
-            for k in range(indptr[row], indptr[row + 1]):
-                f = F[indices[k]]
-                m = (ratings[k] - shift) * inv
-                for c in range(f.size):
-                    m -= f[c] * fixed[c]
-                place = 0
-                for a in range(size):
-                    z[a] = f[free[a]]
-                    for c in range(a + 1):
-                        packed[place] += z[a] * z[c]
-                        place += 1
-                for a in range(size):
-                    packed[place + a] += m * z[a]
+    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
+    less: Array | None = None,
+) -> Array:  # fmt: skip
+    """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values (else 0).
+
+    With `less`, minus the same of these factors.
+    """
+    size, line = len(free), padded(len(free), F.dtype)
+    out = np.zeros((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
+    for factors, sign in ((F, 1), (less, -1)):
+        if factors is not None:
+            parts = indptr, indices, ratings, shift, inv, factors, fixed, free, F.dtype.type(sign), out, line
+            threads.over_rows(_packed_rows, indptr, len(indices) * line * line / 2 + out.size, *parts)
     return out
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@njit(cache=True, nogil=True)
+def _solve_packed(
+    first: int, last: int, S: Array, out: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool
+) -> None:
+    size = out.shape[1]
+    pack = BYTES // out.itemsize
+    columns = (size + 1 + pack - 1) // pack * pack
+    A, x = np.zeros((size + 1, columns)), np.zeros(columns)
+    for row in range(first, last):
+        place = 0
+        largest = 0.0
+        for a in range(size):
+            for c in range(a + 1):
+                A[a, c] = A[c, a] = S[row, place]
+                place += 1
+            A[a, a] += l2[a]
+            largest = max(largest, A[a, a])
+        for a in range(size):
+            A[a, size] = S[row, place + a]
+        if closed:
+            _solve(A, size, x, largest * 1e-12)
+        else:
+            x[:size] = out[row]
+            _descend(A, size, x, l1, lo, hi, 1e-11)
+            A[size] = 0
+        out[row] = x[:size]
+
+
 def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
     """The minimiser of each row from its packed sums, in float64, starting from X where it takes steps."""
     rows, size = X.shape
     out = X.astype(np.float64)
-    chunks = min(rows, CHUNKS)
-    for chunk in prange(chunks):
-        A = np.empty((size, size))
-        y = np.empty(size)
-        for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
-            place = 0
-            tiny = 0.0
-            for a in range(size):
-                for c in range(a + 1):
-                    A[a, c] = A[c, a] = S[row, place]
-                    place += 1
-                A[a, a] += l2[a]
-                tiny = max(tiny, A[a, a])
-            for a in range(size):
-                y[a] = S[row, place + a]
-            if closed:
-                _solve(A, y, tiny * 1e-12)
-                out[row] = y
-            else:
-                _descend(A, y, out[row], l1, lo, hi, 1e-11)
+    effort = rows * (size + 4) ** 3 / 3
+    threads.over_rows(_solve_packed, np.arange(rows + 1), effort, S, out, l1, l2, lo, hi, closed)
     return out
 
 
-def warm_up(dtype: Any) -> None:
+def warm_up(dtype: Any, ratings_dtype: Any) -> None:
     """Compile (or load from the disk cache) the kernels of this file."""
-    number = np.dtype(dtype).type
-    ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, dtype), number(0), number(1)
+    shift = np.dtype(ratings_dtype).type(0)
+    ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, ratings_dtype), shift, shift
     F = X = np.zeros((0, 1), dtype)
     zeros = [np.zeros(1, dtype)] * 4
     exact_rows(*ratings, F, X, F, F, *zeros, np.zeros(1, np.int64), True)

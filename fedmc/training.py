@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import inner
-from fedmc.client import users_at
+from fedmc.client import users_at, warm_up
 from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, require
@@ -55,7 +54,7 @@ def train(
     check_domain(settings, federation)
     engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
-    inner.warm_up(settings.dtype)
+    warm_up(federation.shards[0], settings)
     trials: list[Trial] = []
     if settings.undecided:
         trials = choose(federation.shards, settings, budget, on_trial=on_trial)

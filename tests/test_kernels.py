@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedmc import kernels, reference, solves
+from fedmc import kernels, reference, solves, threads
 
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
 
@@ -177,7 +177,7 @@ def test_bounds_cover_all_rows_once():
     for counts in ([], [0], [5], [0, 0, 100, 0], list(range(200))):
         indptr = np.cumsum([0, *counts]).astype(np.int32)
         for chunks in (1, 2, 7, 64):
-            bounds = kernels._bounds(indptr, chunks)
+            bounds = threads.pieces(indptr, chunks)
             assert bounds[0] == 0
             assert bounds[-1] == len(counts)
             assert (np.diff(bounds) >= 0).all()

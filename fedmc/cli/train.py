@@ -101,6 +101,7 @@ def train(
         if settings.undecided:
             settings = _choose(federation, settings)
             staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
+        warm_up(federation.shards[0], settings)
         with progress_of_rounds(rounds) as show:
 
             def on_round(round: Any) -> None:
@@ -128,14 +129,14 @@ def train(
 
 def _choose(federation: Any, settings: Any) -> Any:
     """The settings with a penalty that the clients' held-out ratings chose, and a word on what that took."""
-    from fedmc import inner, tuning
-    from fedmc.cli.display import progress_of_trials
+    from fedmc import tuning
+    from fedmc.cli.display import progress_of_trials, warm_up
 
     budget = tuning.Budget()
     each = budget.rounds_of_a_trial(settings, len(federation.shards))
     cost = f"at most {budget.trials} trials of {each} rounds"
     typer.echo(f"choosing the penalty on {budget.share:.0%} of each client's ratings: {cost}", err=True)
-    inner.warm_up(settings.dtype)
+    warm_up(federation.shards[0], settings)
     with progress_of_trials(budget.trials) as show:
         trials = tuning.choose(federation.shards, settings, budget, on_trial=show)
     best = tuning.best(trials)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmc.cli.data import PARTITIONS
-from fedmc.cli.display import progress_of_trials
+from fedmc.cli.display import progress_of_trials, warm_up
 from fedmc.cli.train import share
 
 Option = typer.Option
@@ -37,7 +37,7 @@ def tune(
 
     Give `fedmc train` the same --test and --seed, and what was put aside here is what it is tested on.
     """
-    from fedmc import inner, tuning
+    from fedmc import tuning
     from fedmc.cli.runs import to_json
     from fedmc.preparing import Plan, federation_of
     from fedmc.settings import Settings
@@ -54,7 +54,7 @@ def tune(
     settings = settings.replace(active=min(p, 10) if active is None else active)
     each = budget.rounds_of_a_trial(settings, p)
     typer.echo(f"at most {trials} trials of {each} rounds for each of {len(numbers)} rank(s)", err=True)
-    inner.warm_up(settings.dtype)
+    warm_up(federation.shards[0], settings)
     with progress_of_trials(trials * len(numbers)) as show:
         done = tuning.choose(federation.shards, settings, budget, numbers, show)
     chosen = tuning.best(done)

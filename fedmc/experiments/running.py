@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc import inner, partition, splits
+from fedmc import partition, splits
 from fedmc.baselines import pooled
+from fedmc.client import warm_up
 from fedmc.datasets import load_source
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import Diverged, InputError
@@ -92,7 +93,7 @@ def run_case(
         row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
-    inner.warm_up(settings.dtype)
+    warm_up(shards[0], settings)
     rows: list[dict[str, Any]] = []
     seconds, up, down, diverged = 0.0, 0, 0, None
     running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)

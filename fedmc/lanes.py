@@ -1,0 +1,192 @@
+"""A small vocabulary of vector instructions for the kernels: packs of 4 float64 or 8 float32.
+
+Numba's own vectoriser leaves short loops scalar, and matrices of a rank of 5 to 50 are nothing but short loops. A
+`place` is an index, or a pair of indices, of the first of the numbers in an array whose lines are multiples of a pack.
+With NUMBA_DISABLE_JIT=1 the same words work on slices of numpy arrays, which says what they mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import models, register_model
+
+BYTES = 32  # of a pack
+
+
+def padded(width: int, dtype: Any) -> int:
+    """The next multiple of a pack."""
+    lanes = BYTES // np.dtype(dtype).itemsize
+    return -(-width // lanes) * lanes
+
+
+class Pack(types.Type):
+    """The type of a pack inside of compiled code."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Pack({dtype})")
+
+
+def _vector(dtype: Any) -> Any:
+    element = ir.DoubleType() if dtype == types.float64 else ir.FloatType()
+    return ir.VectorType(element, BYTES * 8 // dtype.bitwidth)
+
+
+@register_model(Pack)
+class _PackModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, pack: Any) -> None:
+        super().__init__(manager, pack, _vector(pack.dtype))
+
+
+def intrinsic(function: Any) -> Any:
+    """Numba's, or the function's numpy twin of the same name where nothing is compiled."""
+    return _PLAIN[function.__name__] if config.DISABLE_JIT else _intrinsic(function)
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, place_type: Any, place: Any) -> Any:
+    pair = isinstance(place_type, types.BaseTuple)
+    values = cgutils.unpack_tuple(builder, place) if pair else [place]
+    kinds = list(place_type) if pair else [place_type]
+    indices = [context.cast(builder, value, kind, types.intp) for value, kind in zip(values, kinds, strict=True)]
+    made = context.make_array(array_type)(context, builder, array)
+    first = cgutils.get_item_pointer(context, builder, array_type, made, indices, wraparound=False)
+    return builder.bitcast(first, _vector(array_type.dtype).as_pointer())
+
+
+def _plain_place(array: Any, place: Any) -> Any:
+    *line, first = place if isinstance(place, tuple) else (place,)
+    return (*line, slice(first, first + BYTES // array.itemsize))
+
+
+_PLAIN: dict[str, Any] = {
+    "load": lambda array, place: array[_plain_place(array, place)].copy(),
+    "store": lambda array, place, pack: array.__setitem__(_plain_place(array, place), pack),
+    "splat": lambda number: number,
+    "fma": lambda a, b, c: a * b + c,
+    "times": lambda a, b: a * b,
+    "plus": lambda a, b: a + b,
+    "soft": lambda z, t: np.where(z > t, z - t, np.where(z < -t, z + t, z * 0)),
+    "clip": lambda z, lo, hi: np.where(z < lo, lo, np.where(z > hi, hi, z)),
+    "total": lambda pack: pack.sum(),
+}
+
+
+@intrinsic
+def load(typing: Any, array: Any, place: Any) -> Any:
+    """The numbers from a place on."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        pointer = _pointer(context, builder, array, given[0], place, given[1])
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return Pack(array.dtype)(array, place), code
+
+
+@intrinsic
+def store(typing: Any, array: Any, place: Any, pack: Any) -> Any:
+    """Write a pack to a place."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        pointer = _pointer(context, builder, array, given[0], place, given[1])
+        builder.store(given[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, place, pack), code
+
+
+@intrinsic
+def splat(typing: Any, number: Any) -> Any:
+    """The same number everywhere."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        vector = _vector(number)
+        undefined = ir.Constant(vector, ir.Undefined)
+        one = builder.insert_element(undefined, given[0], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+        return builder.shuffle_vector(one, undefined, zeros)
+
+    return Pack(number)(number), code
+
+
+@intrinsic
+def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c"""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        vector = given[0].type
+        name = f"llvm.fmuladd.v{vector.count}f{a.dtype.bitwidth}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
+        return builder.call(function, given)
+
+    return a(a, b, c), code
+
+
+@intrinsic
+def times(typing: Any, a: Any, b: Any) -> Any:
+    """a b"""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.fmul(*given)
+
+    return a(a, b), code
+
+
+@intrinsic
+def plus(typing: Any, a: Any, b: Any) -> Any:
+    """a + b"""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.fadd(*given)
+
+    return a(a, b), code
+
+
+@intrinsic
+def soft(typing: Any, z: Any, t: Any) -> Any:
+    """z moved towards 0 by t; not-a-number stays so."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        z, t = given
+        zero = ir.Constant(z.type, [0.0] * z.type.count)
+        below = builder.fcmp_ordered("<", z, builder.fneg(t))
+        inner = builder.select(below, builder.fadd(z, t), builder.fmul(z, zero))
+        return builder.select(builder.fcmp_ordered(">", z, t), builder.fsub(z, t), inner)
+
+    return z(z, t), code
+
+
+@intrinsic
+def clip(typing: Any, z: Any, lo: Any, hi: Any) -> Any:
+    """z inside of [lo, hi]; not-a-number stays so."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        z, lo, hi = given
+        z = builder.select(builder.fcmp_ordered("<", z, lo), lo, z)
+        return builder.select(builder.fcmp_ordered(">", z, hi), hi, z)
+
+    return z(z, lo, hi), code
+
+
+@intrinsic
+def total(typing: Any, pack: Any) -> Any:
+    """The sum of a pack's numbers, halves first."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        vector, count = given[0], given[0].type.count
+        while count > 1:
+            count //= 2
+            halves = [
+                ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(first, first + count)))
+                for first in (0, count)
+            ]
+            low, high = (builder.shuffle_vector(vector, vector, half) for half in halves)
+            vector = builder.fadd(low, high)
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return pack.dtype(pack), code
