@@ -9,182 +9,120 @@ after which a step costs r^2 instead of a pass over the ratings. `rho` and `anch
 rho/2 (x - anchor)^2 of the W-half; rho has a row for each row of X, or one for all, or none (the U-half, not coupled).
 Ratings are read as (m - shift) * inv, so that centring and scaling need no copy of the data.
 
-How it is fast: the factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`lanes`), and
-the Gram grows by tiles of 4 lines and 2 packs that stay in registers over the block. Each loop works on the rows from
-`first` to `last`; `threads.over_rows` shares them out. A row's arithmetic never depends on how: same seed, same bits.
+Each loop works on the rows from `first` to `last`; `threads.over_rows` shares them out. A row's arithmetic never
+depends on how: same seed, same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit as _njit
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.lanes import BYTES, clip, fma, load, padded, plus, soft, splat, store, times, total
+from fedmc.blocks import BLOCK, add_gram, add_residuals, copy_row, dot, gather, gram, inlined, njit
+from fedmc.lanes import clip, fma, lanes, load, padded, plus, soft, splat, spread, store, times
 
 Array = NDArray[Any]
 
-njit: Callable[..., Any] = _njit  # its own type hints describe another class
-
-BLOCK = 64  # ratings whose factors are gathered at a time
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def copy_row(F: Array, row: int, P: Array, line: int) -> None:
-    """P[line, :width] = F[row]; the padding of P stays as it is."""
-    width, step = F.shape[1], BYTES // F.itemsize
-    if width < step:
-        for c in range(width):
-            P[line, c] = F[row, c]
-        return
-    for c in range(0, width - step, step):
-        store(P, (line, c), load(F, (row, c)))
-    store(P, (line, width - step), load(F, (row, width - step)))  # may overlap what was just written
+GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
+SHORT = 16  # numbers
 
 
-@njit(cache=True, nogil=True, forceinline=True)
-def gather(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array
-) -> None:
-    """The factors and the scaled ratings of one block."""
-    for k in range(start, stop):
-        copy_row(F, indices[k], P, k - start)
-        m[k - start] = (ratings[k] - shift) * inv
+@inlined
+def affine(M: Array, q: Array, x: Array, row: int, now: int, width: int) -> None:
+    """x <- q + M'x for one row of the group: from line `now` of its two to the other."""
+    size, step = M.shape[2], lanes(M)
+    zero = splat(M.dtype.type(0))
+    for c in range(0, size - step, 2 * step):
+        d = c + step
+        y0, z0, y1, z1 = load(q, (row, c)), load(q, (row, d)), zero, zero
+        for k in range(0, width, 2):
+            u, v = spread(x, (row, now, k)), spread(x, (row, now, k + 1))
+            y0, z0 = fma(u, load(M, (row, k, c)), y0), fma(u, load(M, (row, k, d)), z0)
+            y1, z1 = fma(v, load(M, (row, k + 1, c)), y1), fma(v, load(M, (row, k + 1, d)), z1)
+        store(x, (row, 1 - now, c), plus(y0, y1))
+        store(x, (row, 1 - now, d), plus(z0, z1))
+    if size // step % 2:
+        c = size - step
+        y0, y1 = load(q, (row, c)), zero
+        for k in range(0, width, 2):
+            y0 = fma(spread(x, (row, now, k)), load(M, (row, k, c)), y0)
+            y1 = fma(spread(x, (row, now, k + 1)), load(M, (row, k + 1, c)), y1)
+        store(x, (row, 1 - now, c), plus(y0, y1))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
-def add_gram(P: Array, count: int, G: Array) -> None:
-    """G += sum p p' over the first lines of P: the packs on and right of the diagonal."""
-    width, step = P.shape[1], BYTES // P.itemsize
-    for a in range(0, width, 4):
-        c = a // step * step
-        while c + step < width:
-            d = c + step
-            a0, a1, a2, a3 = load(G, (a, c)), load(G, (a + 1, c)), load(G, (a + 2, c)), load(G, (a + 3, c))
-            b0, b1, b2, b3 = load(G, (a, d)), load(G, (a + 1, d)), load(G, (a + 2, d)), load(G, (a + 3, d))
-            for k in range(count):
-                p, q = load(P, (k, c)), load(P, (k, d))
-                x = splat(P[k, a])
-                a0, b0 = fma(x, p, a0), fma(x, q, b0)
-                x = splat(P[k, a + 1])
-                a1, b1 = fma(x, p, a1), fma(x, q, b1)
-                x = splat(P[k, a + 2])
-                a2, b2 = fma(x, p, a2), fma(x, q, b2)
-                x = splat(P[k, a + 3])
-                a3, b3 = fma(x, p, a3), fma(x, q, b3)
-            store(G, (a, c), a0)
-            store(G, (a + 1, c), a1)
-            store(G, (a + 2, c), a2)
-            store(G, (a + 3, c), a3)
-            store(G, (a, d), b0)
-            store(G, (a + 1, d), b1)
-            store(G, (a + 2, d), b2)
-            store(G, (a + 3, d), b3)
-            c += 2 * step
-        if c < width:
-            a0, a1, a2, a3 = load(G, (a, c)), load(G, (a + 1, c)), load(G, (a + 2, c)), load(G, (a + 3, c))
-            for k in range(count):
-                p = load(P, (k, c))
-                a0 = fma(splat(P[k, a]), p, a0)
-                a1 = fma(splat(P[k, a + 1]), p, a1)
-                a2 = fma(splat(P[k, a + 2]), p, a2)
-                a3 = fma(splat(P[k, a + 3]), p, a3)
-            store(G, (a, c), a0)
-            store(G, (a + 1, c), a1)
-            store(G, (a + 2, c), a2)
-            store(G, (a + 3, c), a3)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def add_lines(P: Array, m: Array, count: int, b: Array) -> None:
-    """b += sum m p over the first lines of P."""
-    for c in range(0, P.shape[1], BYTES // P.itemsize):
-        even = load(b, c)
-        odd = splat(P.dtype.type(0))
-        for k in range(0, count - 1, 2):
-            even = fma(splat(m[k]), load(P, (k, c)), even)
-            odd = fma(splat(m[k + 1]), load(P, (k + 1, c)), odd)
-        if count % 2:
-            even = fma(splat(m[count - 1]), load(P, (count - 1, c)), even)
-        store(b, c, plus(even, odd))
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def mirror(G: Array) -> None:
-    """The packs left of the diagonal, from those on the right."""
-    step = BYTES // G.itemsize
-    for a in range(step, G.shape[0]):
-        for c in range(a // step * step):
-            G[a, c] = G[c, a]
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def gram(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-    P: Array, m: Array, G: Array, b: Array,
-) -> None:  # fmt: skip
-    """G = sum f f' and b = sum m f over one row's ratings; P and m are working space."""
-    G[:] = 0
-    b[:] = 0
-    for begin in range(start, stop, BLOCK):
-        end = min(begin + BLOCK, stop)
-        gather(begin, end, indices, ratings, shift, inv, F, P, m)
-        add_gram(P, end - begin, G)
-        add_lines(P, m, end - begin, b)
-    mirror(G)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def affine(M: Array, q: Array, x: Array, now: int) -> None:
-    """The other line of x = q + M'(line `now` of x)."""
-    width = M.shape[0]
-    for c in range(0, width, BYTES // M.itemsize):
-        z0 = load(q, c)
-        z1 = z2 = z3 = splat(M.dtype.type(0))
-        for k in range(0, width, 4):
-            z0 = fma(splat(x[now, k]), load(M, (k, c)), z0)
-            z1 = fma(splat(x[now, k + 1]), load(M, (k + 1, c)), z1)
-            z2 = fma(splat(x[now, k + 2]), load(M, (k + 2, c)), z2)
-            z3 = fma(splat(x[now, k + 3]), load(M, (k + 3, c)), z3)
-        store(x, (1 - now, c), plus(plus(z0, z1), plus(z2, z3)))
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def dot(P: Array, line: int, x: Array) -> Any:
-    """p'x"""
-    sum = splat(P.dtype.type(0))
-    for c in range(0, P.shape[1], BYTES // P.itemsize):
-        sum = fma(load(P, (line, c)), load(x, c), sum)
-    return total(sum)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def add_residuals(P: Array, m: Array, count: int, x: Array, g: Array) -> None:
-    """g += sum (p'x - m) p over the first lines of P."""
-    for k in range(count):
-        e = splat(dot(P, k, x) - m[k])
-        for c in range(0, P.shape[1], BYTES // P.itemsize):
-            store(g, c, fma(e, load(P, (k, c)), load(g, c)))
-
-
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def by_gram(count: int, width: int, N: int) -> bool:
     """Whether N steps by the Gram cost less than N passes over a row's ratings, in nanoseconds or so."""
-    gram = count * (6 + width * width // 25) + N * (10 + width * width // 8)
+    square = width * width
+    gram = count * (5 + square // 28) + 60 + square // 6 + N * (8 + square // 10)
     again = 7 + width // 4 if count > BLOCK else 0
-    return gram < N * (count * (8 + width * 2 // 5 + again) + 10 + width // 4)
+    return gram < N * (count * (7 + width // 7 + again) + 12 + width * 4 // 5)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
-def _prox(x: Array, line: int, l1: Array, scale: Array, lo: Array, hi: Array) -> None:
-    """One line of x <- clip( soft(x, l1) scale, lo, hi )"""
-    for c in range(0, x.shape[1], BYTES // x.itemsize):
-        z = times(soft(load(x, (line, c)), load(l1, c)), load(scale, c))
-        store(x, (line, c), clip(z, load(lo, c), load(hi, c)))
+@inlined
+def _prox(x: Array, row: int, line: int, l1: Array, scale: Array, lo: Array, hi: Array) -> None:
+    """x <- clip( soft(x, l1) scale, lo, hi )  in one line of one row of the group."""
+    for c in range(0, x.shape[2], lanes(x)):
+        z = times(soft(load(x, (row, line, c)), load(l1, c)), load(scale, c))
+        store(x, (row, line, c), clip(z, load(lo, c), load(hi, c)))
+
+
+@inlined
+def _take_steps(
+    M: Array, q: Array, x: Array, rows: Array, held: int, l1: Array, scale: Array, lo: Array, hi: Array, N: int,
+    smooth: bool, out: Array,
+) -> None:  # fmt: skip
+    """N steps of each row that the group holds, and out with them."""
+    for n in range(N):
+        for row in range(held):
+            affine(M, q, x, row, n % 2, out.shape[1])
+            if not smooth:
+                _prox(x, row, 1 - n % 2, l1, scale, lo, hi)
+    for row in range(held):
+        for a in range(out.shape[1]):
+            out[rows[row], a] = x[row, N % 2, a]
+
+
+@inlined
+def _step_map(
+    M: Array, q: Array, row: int, width: int, step: Any, scale: Array, E: Array, tie: Array, line: Array, smooth: bool
+) -> None:
+    """From G and b to the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
+
+    Where there is neither l1 nor a bound (`smooth`), the rest of the prox goes into M and q.
+    """
+    one = M.dtype.type(1)
+    for c in range(0, M.shape[2], lanes(M)):
+        factor = load(scale, c) if smooth else splat(one)
+        less = times(splat(-step), factor)
+        for k in range(width):
+            store(M, (row, k, c), fma(less, load(M, (row, k, c)), load(E, (k, c))))
+        pull = times(load(tie, (0, c)), load(line, (0, c)))
+        store(q, (row, c), times(factor, fma(splat(step), load(q, (row, c)), pull)))
+
+
+@inlined
+def _pass_steps(
+    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array,
+    x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Any, N: int,
+) -> None:  # fmt: skip
+    """N steps of a row, each with a pass over its ratings; x has a place for it behind the group's."""
+    zero, pack, last = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 1
+    for n in range(N):
+        for c in range(0, g.size, pack):
+            store(g, c, zero)
+        for begin in range(start, stop, BLOCK):
+            end = min(begin + BLOCK, stop)
+            if n == 0 or stop - start > BLOCK:
+                gather(begin, end, indices, ratings, shift, inv, F, P, m)
+            add_residuals(P, m, end - begin, x[last, n % 2], g)
+        for c in range(0, g.size, pack):
+            z = fma(splat(-step), load(g, c), load(x, (last, n % 2, c)))
+            store(x, (last, 1 - n % 2, c), fma(load(tie, (0, c)), load(line, (0, c)), z))
+        _prox(x, last, 1 - n % 2, l1, scale, lo, hi)
 
 
 @njit(cache=True, nogil=True)
@@ -192,18 +130,29 @@ def _prox_rows(
     first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
     rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool, free: bool, smooth: bool,
 ) -> None:  # fmt: skip
-    """rho, l1 and l2 come times the step. A step by the Gram is x <- prox(q + M x), M = I - step G, q = step b + pull;
-    where there is neither l1 nor a bound (`smooth`) the rest of the prox goes into M and q.
-    """
-    width, dtype = out.shape[1], out.dtype
-    size, pack = numbers.shape[1], BYTES // out.itemsize
-    P, M = np.zeros((BLOCK, size), dtype), np.zeros((size, size), dtype)
-    m, q, g, x = np.zeros(BLOCK, dtype), np.zeros(size, dtype), np.zeros(size, dtype), np.zeros((2, size), dtype)
-    pull, scale = np.zeros(size, dtype), np.ones(size, dtype)
-    one = dtype.type(1)
+    """rho, l1 and l2 come times the step."""
+    dtype, size = out.dtype, numbers.shape[1]
+    group = GROUP if smooth and size <= SHORT else 1
+    M, q = np.zeros((group, size, size), dtype), np.zeros((group, size), dtype)
+    x, rows = np.zeros((group + 1, 2, size), dtype), np.zeros(group, np.int64)
+    P, m = np.zeros((BLOCK, size), dtype), np.zeros(BLOCK, dtype)
+    tie, line, E = np.zeros((1, size), dtype), np.zeros((1, size), dtype), np.zeros((size, size), dtype)
+    g, scale = np.zeros(size, dtype), np.ones(size, dtype)
+    _all_rows(
+        first, last, indptr, indices, ratings, shift, inv, F, out, rho, anchor, keep, numbers, step, N, passes, free,
+        smooth, M, q, x, rows, P, m, tie, line, E, g, scale,
+    )  # fmt: skip
+
+
+@inlined
+def _all_rows(
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
+    rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool, free: bool, smooth: bool,
+    M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array, g: Array,
+    scale: Array,
+) -> None:  # fmt: skip
+    width, one, held = out.shape[1], out.dtype.type(1), 0
     l1, l2, lo, hi = numbers[0], numbers[1], numbers[2], numbers[3]
-    for a in range(width):
-        scale[a] = one / (one + l2[a] + (rho[0, a] if rho.shape[0] == 1 else dtype.type(0)))
     for row in range(first, last):
         start, stop = indptr[row], indptr[row + 1]
         here = row if rho.shape[0] > 1 else 0
@@ -211,41 +160,29 @@ def _prox_rows(
             for a in range(width):
                 out[row, a] = keep[here, a] * out[row, a] + (one - keep[here, a]) * anchor[row, a]
             continue
+        if row == first or rho.shape[0] > 1:
+            if rho.shape[0] > 0:
+                copy_row(rho, here, tie, 0)
+            for a in range(width):
+                scale[a] = one / (one + l2[a] + tie[0, a])
+                E[a, a] = scale[a] if smooth else one
         if rho.shape[0] > 0:
+            copy_row(anchor, row, line, 0)
+        if passes or not by_gram(stop - start, width, N):
+            copy_row(out, row, x[rows.size], 0)
+            _pass_steps(start, stop, indices, ratings, shift, inv, F, P, m, x, g, tie, line, l1, scale, lo, hi, step, N)
             for a in range(width):
-                pull[a] = rho[here, a] * anchor[row, a]
-        if rho.shape[0] > 1:
-            for a in range(width):
-                scale[a] = one / (one + l2[a] + rho[here, a])
-        copy_row(out, row, x, 0)
-        count = stop - start
-        if not passes and by_gram(count, width, N):
-            gram(start, stop, indices, ratings, shift, inv, F, P, m, M, q)
-            for k in range(width):
-                for c in range(0, size, pack):
-                    z = times(splat(-step), load(M, (k, c)))
-                    store(M, (k, c), times(z, load(scale, c)) if smooth else z)
-                M[k, k] += scale[k] if smooth else one
-            for c in range(0, size, pack):
-                z = fma(splat(step), load(q, c), load(pull, c))
-                store(q, c, times(z, load(scale, c)) if smooth else z)
-            for n in range(N):
-                affine(M, q, x, n % 2)
-                if not smooth:
-                    _prox(x, 1 - n % 2, l1, scale, lo, hi)
-        else:
-            for n in range(N):
-                g[:] = 0
-                for begin in range(start, stop, BLOCK):
-                    end = min(begin + BLOCK, stop)
-                    if n == 0 or count > BLOCK:
-                        gather(begin, end, indices, ratings, shift, inv, F, P, m)
-                    add_residuals(P, m, end - begin, x[n % 2], g)
-                for c in range(0, size, pack):
-                    store(x, (1 - n % 2, c), plus(fma(splat(-step), load(g, c), load(x, (n % 2, c))), load(pull, c)))
-                _prox(x, 1 - n % 2, l1, scale, lo, hi)
-        for a in range(width):
-            out[row, a] = x[N % 2, a]
+                out[row, a] = x[rows.size, N % 2, a]
+            continue
+        copy_row(out, row, x[held], 0)
+        gram(start, stop, indices, ratings, shift, inv, F, P, m, M[held], q[held])
+        _step_map(M, q, held, width, step, scale, E, tie, line, smooth)
+        rows[held] = row
+        held += 1
+        if held == rows.size:
+            _take_steps(M, q, x, rows, held, l1, scale, lo, hi, N, smooth, out)
+            held = 0
+    _take_steps(M, q, x, rows, held, l1, scale, lo, hi, N, smooth, out)
 
 
 def prox_steps(
@@ -332,7 +269,7 @@ def square(F: Array, size: int) -> Array:
         end = min(begin + BLOCK, F.shape[0])
         for k in range(begin, end):
             copy_row(F, k, P, k - begin)
-        add_gram(P, end - begin, G)
+        add_gram(P, end - begin, G, False)
     return G
 
 

@@ -21,8 +21,8 @@ BYTES = 32  # of a pack
 
 def padded(width: int, dtype: Any) -> int:
     """The next multiple of a pack."""
-    lanes = BYTES // np.dtype(dtype).itemsize
-    return -(-width // lanes) * lanes
+    count = BYTES // np.dtype(dtype).itemsize
+    return -(-width // count) * count
 
 
 class Pack(types.Type):
@@ -64,10 +64,17 @@ def _plain_place(array: Any, place: Any) -> Any:
     return (*line, slice(first, first + BYTES // array.itemsize))
 
 
+def _plain_part(found: Any, count: int, array: Any) -> Any:
+    return np.pad(found[:count], (0, BYTES // array.itemsize - min(count, len(found))))
+
+
 _PLAIN: dict[str, Any] = {
+    "lanes": lambda array: BYTES // array.itemsize,
     "load": lambda array, place: array[_plain_place(array, place)].copy(),
+    "load_part": lambda array, place, count: _plain_part(array[_plain_place(array, place)], count, array),
     "store": lambda array, place, pack: array.__setitem__(_plain_place(array, place), pack),
     "splat": lambda number: number,
+    "spread": lambda array, place: array[place],
     "fma": lambda a, b, c: a * b + c,
     "times": lambda a, b: a * b,
     "plus": lambda a, b: a + b,
@@ -75,6 +82,16 @@ _PLAIN: dict[str, Any] = {
     "clip": lambda z, lo, hi: np.where(z < lo, lo, np.where(z > hi, hi, z)),
     "total": lambda pack: pack.sum(),
 }
+
+
+@intrinsic
+def lanes(typing: Any, array: Any) -> Any:
+    """How many of the array's numbers make a pack, known when compiling."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return context.get_constant(types.intp, BYTES * 8 // array.dtype.bitwidth)
+
+    return types.intp(array), code
 
 
 @intrinsic
@@ -89,6 +106,26 @@ def load(typing: Any, array: Any, place: Any) -> Any:
 
 
 @intrinsic
+def load_part(typing: Any, array: Any, place: Any, count: Any) -> Any:
+    """The first `count` numbers from a place on, and zeros; what lies behind them is not touched."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        vector = _vector(array.dtype)
+        pointer = _pointer(context, builder, array, given[0], place, given[1])
+        wide = ir.VectorType(ir.IntType(64), vector.count)
+        wanted = _everywhere(builder, context.cast(builder, given[2], count, types.intp), vector.count)
+        numbers = ir.Constant(wide, list(range(vector.count)))
+        mask = builder.icmp_signed("<", numbers, wanted)
+        name = f"llvm.masked.load.v{vector.count}f{array.dtype.bitwidth}.p0"
+        kinds = [pointer.type, ir.IntType(32), mask.type, vector]
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, kinds), name)
+        align = ir.Constant(ir.IntType(32), array.dtype.bitwidth // 8)
+        return builder.call(function, [pointer, align, mask, ir.Constant(vector, [0.0] * vector.count)])
+
+    return Pack(array.dtype)(array, place, count), code
+
+
+@intrinsic
 def store(typing: Any, array: Any, place: Any, pack: Any) -> Any:
     """Write a pack to a place."""
 
@@ -100,18 +137,33 @@ def store(typing: Any, array: Any, place: Any, pack: Any) -> Any:
     return types.void(array, place, pack), code
 
 
+def _everywhere(builder: Any, number: Any, count: int) -> Any:
+    undefined = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
+    one = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count))
+
+
 @intrinsic
 def splat(typing: Any, number: Any) -> Any:
     """The same number everywhere."""
 
     def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        vector = _vector(number)
-        undefined = ir.Constant(vector, ir.Undefined)
-        one = builder.insert_element(undefined, given[0], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-        return builder.shuffle_vector(one, undefined, zeros)
+        return _everywhere(builder, given[0], _vector(number).count)
 
     return Pack(number)(number), code
+
+
+@intrinsic
+def spread(typing: Any, array: Any, place: Any) -> Any:
+    """The number at a place, everywhere."""
+
+    def code(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        pointer = _pointer(context, builder, array, given[0], place, given[1])
+        vector = _vector(array.dtype)
+        number = builder.load(builder.bitcast(pointer, vector.element.as_pointer()), align=array.dtype.bitwidth // 8)
+        return _everywhere(builder, number, vector.count)
+
+    return Pack(array.dtype)(array, place), code
 
 
 @intrinsic

@@ -19,27 +19,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.kernels import BLOCK, add_gram, add_lines, copy_row, gather, gram, njit
-from fedmc.lanes import BYTES, fma, load, padded, splat, store, times, total
+from fedmc.blocks import BLOCK, add_gram, add_lines, clear, gather, gram, inlined, njit
+from fedmc.lanes import fma, lanes, load, padded, splat, store, times, total
 
 Array = NDArray[Any]
 
 MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> None:
     """A[target] += weight A[source], from the pack that holds column `start` on."""
-    step = BYTES // A.itemsize
+    step = lanes(A)
     factor = splat(weight)
     for c in range(start // step * step, A.shape[1], step):
         store(A, (target, c), fma(factor, load(A, (source, c)), load(A, (target, c))))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
     """x = A^-1 b by Cholesky, on and right of the diagonal; a direction whose pivot vanishes stays 0."""
-    step = BYTES // A.itemsize
+    step = lanes(A)
     x[:] = 0
     for c in range(size):
         pivot = A[c, c]
@@ -56,7 +56,7 @@ def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
         x[c] = (A[c, size] - known) / A[c, c] if A[c, c] > 0 else 0
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Any) -> None:
     """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x.
 
@@ -85,7 +85,7 @@ def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tol
             break
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any:
     """The system over the free coordinates, the others as x has them; returns the largest entry on the diagonal."""
     largest = b.dtype.type(0)
@@ -114,7 +114,7 @@ def _exact_rows(
     dtype, width, size = out.dtype, out.shape[1], free.size
     P, m = np.zeros((BLOCK, line), dtype), np.zeros(BLOCK, dtype)
     G, b = np.zeros((line, line), dtype), np.zeros(line, dtype)
-    pack = BYTES // out.itemsize
+    pack = lanes(out)
     columns = (size + 1 + pack - 1) // pack * pack
     A, x = np.zeros((size + 1, columns), dtype), np.zeros(columns, dtype)
     eps = np.finfo(dtype).eps
@@ -152,7 +152,7 @@ def exact_rows(
     return out
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _add_packed(G: Array, b: Array, size: int, sign: Any, out: Array) -> None:
     """out += sign [lower triangle of G, b]"""
     place = 0
@@ -177,8 +177,7 @@ def _packed_rows(
         start, stop = indptr[row], indptr[row + 1]
         if start == stop:
             continue
-        G[:] = 0
-        b[:] = 0
+        clear(G, b)
         for begin in range(start, stop, BLOCK):
             end = min(begin + BLOCK, stop)
             if size == width:
@@ -192,7 +191,7 @@ def _packed_rows(
                     m[k - begin] = rest
                     for a in range(size):
                         P[k - begin, a] = f[a] if leading else f[free[a]]
-            add_gram(P, end - begin, G)
+            add_gram(P, end - begin, G, False)
             add_lines(P, m, end - begin, b)
         _add_packed(G, b, size, sign, out[row])
 
@@ -219,7 +218,7 @@ def _solve_packed(
     first: int, last: int, S: Array, out: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool
 ) -> None:
     size = out.shape[1]
-    pack = BYTES // out.itemsize
+    pack = lanes(out)
     columns = (size + 1 + pack - 1) // pack * pack
     A, x = np.zeros((size + 1, columns)), np.zeros(columns)
     for row in range(first, last):

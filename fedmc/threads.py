@@ -25,7 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 VARIABLE = "FEDMC_THREADS"
-WORTH = 400_000  # multiply-adds below which rows are not shared
+WORTH = 1_000_000  # multiply-adds below which rows are not shared
 BATCH = 20_000  # ratings of small clients that make a batch
 
 _inside = threading.local()

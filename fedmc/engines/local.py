@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedmc import threads
 from fedmc.client import ClientState, respond
 from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
@@ -29,8 +30,11 @@ class LocalEngine:
         """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
         total: Sums | None = None
         pending: dict[int, ClientState | None] = {}
-        for client in sorted(clients):
-            pending[client], reply = respond(self.shards[client], self.states[client], cast)
+        order = sorted(clients)
+        sizes = [self.shards[client].by_user.nnz for client in order]
+        replies = threads.in_order(lambda k: respond(self.shards[k], self.states[k], cast), order, sizes)
+        for client, (state, reply) in zip(order, replies, strict=True):
+            pending[client] = state
             total = reply if total is None else total + reply
         if cast.task in ("start", "round"):
             self._before = {client: self.states[client] for client in pending}
