@@ -17,7 +17,7 @@ from fedmc.lanes import fma, lanes, load, load_part, plus, splat, spread, store,
 Array = NDArray[Any]
 
 njit: Callable[..., Any] = _njit  # its own type hints describe another class
-inlined: Callable[..., Any] = _njit(cache=True, nogil=True, forceinline=True, _nrt=False)
+inlined: Callable[..., Any] = njit(cache=True, nogil=True, forceinline=True, _nrt=False)
 
 BLOCK = 64  # ratings whose factors are gathered at a time
 WHOLE = 12  # ratings up to which half of the Gram is not worth mirroring

@@ -25,13 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc import curvature, inner
+from fedmc import curvature, inner, kernels
 from fedmc.errors import Diverged
 from fedmc.inner import Problem
+from fedmc.losses import Square
 from fedmc.measures import measure
-from fedmc.messages import Broadcast, Sums
+from fedmc.messages import Broadcast, Rows, Sums
 from fedmc.partition import Shard
-from fedmc.penalties import Coupling, Fixed, Penalty, none, project
+from fedmc.penalties import Coupling, Fixed, Penalty, coefficients, none, project
 from fedmc.sampling import client_rng
 from fedmc.settings import Settings
 
@@ -48,15 +49,37 @@ class Tied(NamedTuple):
     Y: Array
 
 
+class TiedRated(NamedTuple):
+    """The same where items are solved for exactly: one that nobody here rated has W = the last V, Y = 0."""
+
+    U: Array
+    rated: Array  # the items whose W and Y follow
+    W_rated: Array
+    Y_rated: Array
+    V: Array  # as it came last
+
+    @property
+    def W(self) -> Array:
+        W = self.V.copy()
+        W[self.rated] = self.W_rated
+        return W
+
+    @property
+    def Y(self) -> Array:
+        Y = np.zeros_like(self.V)
+        Y[self.rated] = self.Y_rated
+        return Y
+
+
 class Fitted(NamedTuple):
     """What a client remembers with `update="curvature"`."""
 
-    U: Array  # fitted to W
-    W: Array  # the V it got last
+    U: Array  # fitted to V
     Z: Array  # the users' factors that its part of the server's sum was made of
+    V: Array  # as it came last
 
 
-ClientState = Tied | Fitted | Any  # or what a method of `methods` remembers, with a field U
+ClientState = Tied | TiedRated | Fitted | Any  # or what a method of `methods` remembers, with a field U
 
 
 def warm_up(shard: Shard, settings: Settings) -> None:
@@ -76,29 +99,38 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
     if method is not None:
         return method.turn(shard, state, cast)
     if cast.settings.update == "curvature":
-        assert not isinstance(state, Tied)
+        assert state is None or isinstance(state, Fitted)
         return share_curvature(shard, state, cast)
     assert not isinstance(state, Fitted)
     if cast.task == "start":
         begun = start(shard, cast)
         return begun, Sums.of(S=cast.beta * begun.W + begun.Y, joined=1)
+    if only_rated(cast):
+        assert not isinstance(state, Tied)
+        return exact_round(shard, state, cast)
+    assert not isinstance(state, TiedRated)
     return local_round(shard, state, cast)
+
+
+def only_rated(cast: Broadcast) -> bool:
+    """Whether items are solved for exactly, so that only those with ratings have a W and a Y of their own."""
+    return cast.settings.update == "exact" and isinstance(cast.settings.make_loss(), Square)
 
 
 def share_curvature(shard: Shard, state: Fitted | None, cast: Broadcast) -> tuple[Fitted, Sums]:
     """One round: U fitted to V; up goes the change of the packed (G, b), all of it where the client is new."""
-    settings, V, by_item = cast.settings, cast.V, _by_item(shard, cast)
+    settings, V, by_user = cast.settings, cast.V, _by_user(shard, cast)
     users, items = settings.penalties(cast.clients)
     if state is None:
-        U = Z = inner.minimise(_by_user(shard, cast), V, start_users(shard, cast), settings.entry_of(users), FITTED)
-        change = curvature.packed(by_item, Z, items)
+        U = Z = inner.minimise(by_user, V, start_users(shard, cast), settings.entry_of(users), FITTED)
     else:
-        U = inner.minimise(_by_user(shard, cast), V, state.U, users, FITTED)
+        U = inner.minimise(by_user, V, state.U, users, FITTED)
         Z = (U + settings.extrapolation * (U - state.U)).astype(U.dtype, copy=False)
-        change = curvature.packed(by_item, Z, items) - curvature.packed(by_item, state.Z, items)
+    by_rated = by_user._replace(matrix=shard.by_rated)
+    change = curvature.packed(by_rated, Z, items, None if state is None else state.Z)
     if not np.isfinite(change).all():
         raise Diverged(cast.round, f"client {shard.client} got user factors that are not finite", "raise the penalties")
-    return Fitted(U, V, Z), Sums.of(S=change, joined=int(state is None))
+    return Fitted(U, Z, V), Sums.of(S=Rows(shard.rated, change, len(V)), joined=int(state is None))
 
 
 def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied, Sums]:
@@ -107,22 +139,51 @@ def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied
     old = start(shard, cast) if state is None else state
     settings, V, beta = cast.settings, cast.V, cast.beta
     U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, cast)
-    W = fit_items(shard, U, old, cast)
-    Y = (old.Y + settings.dual_step * beta * (W - V)).astype(W.dtype, copy=False)
-    before = 0 if joined else beta * old.W + old.Y
-    change = (beta * W + Y - before).astype(W.dtype, copy=False)
-    if not np.isfinite(change).all():
-        raise Diverged(cast.round, f"client {shard.client} got item factors that are not finite", "raise beta")
+    coupling = Coupling(cast.clients * beta, V - old.Y / beta)
+    problem = Problem(shard.by_item, settings.make_loss(), cast.scaling)
+    W = inner.prox_steps(problem, U, old.W, _items_free(cast), settings.inner_steps, coupling, settings.passes)
+    Y, change = kernels.dual_step(V, old.W, old.Y, W, beta, settings.dual_step)
+    if joined:
+        change = (beta * W + Y).astype(W.dtype, copy=False)
+    _check(change, shard, cast)
     return Tied(U, W, Y), Sums.of(S=change, joined=int(joined))
 
 
-def start(shard: Shard, cast: Broadcast) -> Tied:
+def exact_round(shard: Shard, state: TiedRated | None, cast: Broadcast) -> tuple[TiedRated, Sums]:
+    """`local_round` with each item's W at its minimum (the paper's remark); work and memory for rated items only."""
+    joined = state is None
+    old = start(shard, cast) if state is None else state
+    assert isinstance(old, TiedRated)
+    settings, rated = cast.settings, shard.rated
+    U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else cast.V, cast)
+    V = cast.V[rated]
+    beta = cast.beta[rated] if np.ndim(cast.beta) else cast.beta
+    problem = Problem(shard.by_rated, settings.make_loss(), cast.scaling)
+    numbers = coefficients(_items_free(cast), settings.width)
+    assert numbers is not None
+    W = inner.exact(problem, U, old.W_rated, numbers, Coupling(cast.clients * beta, V - old.Y_rated / beta))
+    Y, near = kernels.dual_step(V, old.W_rated, old.Y_rated, W, beta, settings.dual_step)
+    change = np.asarray(cast.beta * (cast.V if joined else cast.V - old.V), W.dtype)
+    change[rated] = beta * W + Y if joined else near
+    _check(change, shard, cast)
+    return TiedRated(U, rated, W, Y, cast.V), Sums.of(S=change, joined=int(joined))
+
+
+def _check(change: Array, shard: Shard, cast: Broadcast) -> None:
+    if not np.isfinite(change).all():
+        raise Diverged(cast.round, f"client {shard.client} got item factors that are not finite", "raise beta")
+
+
+def start(shard: Shard, cast: Broadcast) -> Tied | TiedRated:
     """W = V, Y = -1/p grad_V f(U, W): the paper's start, whenever the client has its first turn."""
-    U = start_users(shard, cast)
+    U, V = start_users(shard, cast), cast.V
     if cast.settings.fit_users_to == "V":
-        U = fit_users(shard, U, cast.V, cast)
-    Y = -inner.gradient(_by_item(shard, cast), U, cast.V) / cast.clients
-    return Tied(U, cast.V, Y.astype(U.dtype, copy=False))
+        U = fit_users(shard, U, V, cast)
+    rated = only_rated(cast)
+    problem = Problem(shard.by_rated if rated else shard.by_item, cast.settings.make_loss(), cast.scaling)
+    W = V[shard.rated] if rated else V
+    Y = (-inner.gradient(problem, U, W) / cast.clients).astype(U.dtype, copy=False)
+    return TiedRated(U, shard.rated, W, Y, V) if rated else Tied(U, V, Y)
 
 
 def start_users(shard: Shard, cast: Broadcast) -> Array:
@@ -144,18 +205,6 @@ def fit_users(shard: Shard, U: Array, F: Array, cast: Broadcast) -> Array:
     return inner.prox_steps(problem, F, U, penalty, settings.inner_steps, passes=settings.passes)
 
 
-def fit_items(shard: Shard, U: Array, state: Tied, cast: Broadcast) -> Array:
-    """The W half, tied to V: exactly per item (the paper's remark) or by N linearised steps."""
-    settings, V = cast.settings, cast.V
-    coupling = Coupling(cast.clients * cast.beta, V - state.Y / cast.beta)
-    problem = _by_item(shard, cast)
-    penalty = _items_free(cast)
-    numbers = inner.solvable(problem.loss, penalty, settings.width)
-    if settings.update == "exact" and numbers is not None:
-        return inner.exact(problem, U, state.W, numbers, coupling)
-    return inner.prox_steps(problem, U, state.W, penalty, settings.inner_steps, coupling, settings.passes)
-
-
 def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
     """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none yet.
 
@@ -171,7 +220,8 @@ def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
 def moments(shard: Shard, cast: Broadcast) -> Sums:
     """Count, sum and sum of squares of the ratings less `cast.scaling.mean`, and how often each item was rated."""
     data = shard.by_user.data.astype(np.float64) - cast.scaling.mean
-    return Sums.of(count=data.size, sum=data.sum(), squares=np.square(data).sum(), items=np.diff(shard.by_item.indptr))
+    items = Rows(shard.rated, np.diff(shard.by_rated.indptr), shard.by_user.shape[1])
+    return Sums.of(count=data.size, sum=data.sum(), squares=np.square(data).sum(), items=items)
 
 
 def user_scale(shard: Shard, cast: Broadcast) -> Sums:
@@ -188,7 +238,3 @@ def _items_free(cast: Broadcast) -> Penalty:
 
 def _by_user(shard: Shard, cast: Broadcast) -> Problem:
     return Problem(shard.by_user, cast.settings.make_loss(), cast.scaling)
-
-
-def _by_item(shard: Shard, cast: Broadcast) -> Problem:
-    return Problem(shard.by_item, cast.settings.make_loss(), cast.scaling)

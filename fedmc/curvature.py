@@ -36,11 +36,10 @@ def columns(width: int, items: Penalty) -> int:
     return len(free) * (len(free) + 3) // 2
 
 
-def packed(by_item: Problem, Z: Array, items: Penalty) -> Array:
-    """(G, b) of each item over one client's ratings: the lower triangle of G, then b."""
+def packed(by_item: Problem, Z: Array, items: Penalty, less: Array | None = None) -> Array:
+    """(G, b) of each item over one client's ratings, the lower triangle of G, then b; minus those of `less`."""
     _, free, fixed = _parts(items, Z.shape[1])
-    sums: Array = solves.packed_grams(*inner.raw(by_item), Z, fixed.astype(Z.dtype), free)
-    return sums
+    return solves.packed_grams(*inner.raw(by_item), Z, fixed.astype(Z.dtype), free, less)
 
 
 def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:

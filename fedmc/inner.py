@@ -41,7 +41,7 @@ def warm_up(dtype: Any, ratings_dtype: Any) -> None:
     solves.warm_up(dtype, ratings_dtype)
 
 
-def raw(problem: Problem) -> tuple[Any, ...]:
+def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     number = matrix.data.dtype.type
@@ -73,8 +73,7 @@ def squared_error(problem: Problem, F: Array, X: Array) -> float:
 def gradient(problem: Problem, F: Array, X: Array) -> Array:
     """grad f(X)"""
     if isinstance(problem.loss, Square):
-        slopes: Array = kernels.gradient_rows(*raw(problem), F, X)
-        return slopes
+        return kernels.gradient_rows(*raw(problem), F, X)
     pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
     return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
@@ -82,7 +81,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
 
 def lipschitz(F: Array, loss: Loss) -> float:
     """L = curvature ||F'F||_F, above 0 also where F vanished (any constant is right there)."""
-    return max(kernels.frobenius(F) * loss.curvature, 1e-12)
+    return max(float(kernels.frobenius(F)) * loss.curvature, 1e-12)
 
 
 def prox_steps(
@@ -99,9 +98,9 @@ def prox_steps(
     numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
         dtype = X.dtype.type
-        arguments = [n.astype(dtype) for n in numbers]
-        fast: Array = kernels.prox_steps(*raw(problem), F, X, *_coupling(coupling, X), *arguments, dtype(L), N, passes)
-        return fast
+        l1, l2, lo, hi = (n.astype(dtype) for n in numbers)
+        rho, anchor = _coupling(coupling, X)
+        return kernels.prox_steps(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, dtype(L), N, passes)
     for _ in range(N):
         Z = X - gradient(problem, F, X) / L
         # A coupled half's penalty only fixes columns, which a step of 0 does too.
@@ -116,10 +115,9 @@ def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling:
     fixed = numbers.lo == numbers.hi
     X[:, fixed] = numbers.lo[fixed].astype(X.dtype)
     free = np.flatnonzero(~fixed)
-    arguments = [n[free].astype(X.dtype) for n in numbers]
-    closed = in_closed_form(numbers)
-    solved: Array = solves.exact_rows(*raw(problem), F, X, *_coupling(coupling, X), *arguments, free, closed)
-    return solved
+    l1, l2, lo, hi = (n[free].astype(X.dtype) for n in numbers)
+    rho, anchor = _coupling(coupling, X)
+    return solves.exact_rows(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, free, in_closed_form(numbers))
 
 
 def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:

@@ -262,22 +262,54 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
 
 
 @njit(cache=True, nogil=True)
-def square(F: Array, size: int) -> Array:
-    """F'F, on and right of the diagonal, in lines padded to `size`."""
+def frobenius(F: Array) -> Any:
+    """||F'F||_F"""
+    size = (F.shape[1] + lanes(F) - 1) // lanes(F) * lanes(F)
     P, G = np.zeros((BLOCK, size), F.dtype), np.zeros((size, size), F.dtype)
     for begin in range(0, F.shape[0], BLOCK):
         end = min(begin + BLOCK, F.shape[0])
         for k in range(begin, end):
             copy_row(F, k, P, k - begin)
         add_gram(P, end - begin, G, False)
-    return G
+    total = 0.0
+    for a in range(F.shape[1]):
+        total += np.float64(G[a, a]) ** 2
+        for c in range(a + 1, F.shape[1]):
+            total += 2 * np.float64(G[a, c]) ** 2
+    return np.sqrt(total)
 
 
-def frobenius(F: Array) -> float:
-    """||F'F||_F"""
-    G = square(F, padded(F.shape[1], F.dtype)).astype(np.float64)
-    upper = np.triu(G, 1)
-    return float(np.sqrt(2 * np.vdot(upper, upper) + np.square(np.diag(G)).sum()))
+@njit(cache=True, nogil=True)
+def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> None:
+    for row in range(V.shape[0]):
+        here = row if beta.shape[0] > 1 else 0
+        for a in range(V.shape[1]):
+            weight = beta[here, a if beta.shape[1] > 1 else 0]
+            move = step * weight * (W[row, a] - V[row, a])
+            Y[row, a] = Y_old[row, a] + move
+            change[row, a] = weight * (W[row, a] - W_old[row, a]) + move
+
+
+def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array]:
+    """Y = Y_old + step beta (W - V), and by how much beta W + Y grew."""
+    Y, change = np.empty_like(W), np.empty_like(W)
+    _dual_step(V, W_old, Y_old, W, np.atleast_2d(np.asarray(beta, W.dtype)), W.dtype.type(step), Y, change)
+    return Y, change
+
+
+@njit(cache=True, nogil=True)
+def _add_rows(total: Array, rows: Array, values: Array) -> None:
+    for k in range(rows.size):
+        for c in range(values.shape[1]):
+            total[rows[k], c] += values[k, c]
+
+
+def add_rows(total: Array, rows: Array, values: Array) -> None:
+    """total[rows] += values, rows being different ones."""
+    if values.ndim == 2:
+        _add_rows(total, rows, values)
+    else:
+        total[rows] += values
 
 
 def warm_up(dtype: Any, ratings_dtype: Any) -> None:
@@ -286,8 +318,10 @@ def warm_up(dtype: Any, ratings_dtype: Any) -> None:
     shift = np.dtype(ratings_dtype).type(0)
     ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, ratings_dtype), shift, shift
     F = X = np.zeros((0, 1), dtype)
-    zeros = [np.zeros(1, dtype)] * 4
-    prox_steps(*ratings, F, X, F, F, *zeros, number(1), 1, False)
+    one = np.zeros(1, dtype)
+    prox_steps(*ratings, F, X, F, F, one, one, one, one, number(1), 1, False)
     gradient_rows(*ratings, F, X)
     squared_errors(*ratings, F, X)
-    square(F, padded(1, dtype))
+    frobenius(F)
+    dual_step(F, F, F, F, 1.0, 1.0)
+    add_rows(np.zeros((0, 1)), np.zeros(0, np.int32), F)

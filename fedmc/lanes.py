@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, types
-from numba.core import cgutils
+from numba import types
+from numba.core import cgutils, config
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
@@ -21,7 +21,7 @@ BYTES = 32  # of a pack
 
 def padded(width: int, dtype: Any) -> int:
     """The next multiple of a pack."""
-    count = BYTES // np.dtype(dtype).itemsize
+    count = BYTES // int(np.dtype(dtype).itemsize)
     return -(-width // count) * count
 
 
@@ -39,14 +39,15 @@ def _vector(dtype: Any) -> Any:
 
 
 @register_model(Pack)
-class _PackModel(models.PrimitiveModel):  # type: ignore[misc]
+class _PackModel(models.PrimitiveModel):
     def __init__(self, manager: Any, pack: Any) -> None:
         super().__init__(manager, pack, _vector(pack.dtype))
 
 
 def intrinsic(function: Any) -> Any:
     """Numba's, or the function's numpy twin of the same name where nothing is compiled."""
-    return _PLAIN[function.__name__] if config.DISABLE_JIT else _intrinsic(function)
+    compiled = not getattr(config, "DISABLE_JIT", False)
+    return _intrinsic(function) if compiled else _PLAIN[function.__name__]
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, place_type: Any, place: Any) -> Any:

@@ -44,16 +44,14 @@ def measure(shard: Shard, U: Array, state: ClientState | None, cast: Broadcast) 
     return Sums.of(**parts)
 
 
-def _theory(shard: Shard, state: ClientState | None, cast: Broadcast, problem: Problem, U: Array) -> dict[str, Any]:
+def _theory(shard: Shard, state: Any, cast: Broadcast, problem: Problem, U: Array) -> dict[str, Any]:
     """What the paper's theorems speak of; with curvature, which has no duals, at V itself and no Lagrangian."""
     V, beta, p = cast.V, cast.beta, cast.clients
     tied = cast.settings.update != "curvature"
-    W = V if state is None else state.W
-    gap = (W - V).astype(np.float64)
+    W = V
     if tied and state is not None:
-        U = state.U
-    if not tied:
-        W = V
+        U, W = state.U, state.W
+    gap = ((W if tied or state is None else state.V) - V).astype(np.float64)
     penalty, _ = cast.settings.penalties(p)
     slope = inner.gradient(problem, W, U)
     L_W = inner.lipschitz(W, problem.loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc.inner import Scaling
+from fedmc.kernels import add_rows
 from fedmc.settings import Settings
 
 Array = NDArray[Any]
@@ -29,27 +31,59 @@ class Broadcast(NamedTuple):
     full: bool = False  # with "measure": also what the theory needs
 
 
+class Rows(NamedTuple):
+    """An array of `height` rows that are zero but for these."""
+
+    rows: Array  # ascending
+    values: Array
+    height: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes + self.values.nbytes)
+
+
 @dataclass(frozen=True, eq=False)
 class Sums:
     """Named arrays and numbers that add up over clients."""
 
-    parts: dict[str, Array]
+    parts: dict[str, Any]
+    sent: int = 0  # bytes of the arrays that it was put together from
 
     @classmethod
     def of(cls, **parts: Any) -> Sums:
-        return cls({name: np.asarray(value) for name, value in parts.items()})
-
-    def __add__(self, other: Sums) -> Sums:
-        if self.parts.keys() != other.parts.keys():
-            raise ValueError(f"cannot add sums of {sorted(self.parts)} and {sorted(other.parts)}")
-        return Sums({name: value.astype(np.float64) + other.parts[name] for name, value in self.parts.items()})
+        """One client's message; Rows stay as they are until they are added up."""
+        arrays = {name: value if isinstance(value, Rows) else np.asarray(value) for name, value in parts.items()}
+        sent = sum(value.nbytes for value in arrays.values() if isinstance(value, Rows) or value.ndim)
+        return cls(arrays, sent)
 
     def __getitem__(self, name: str) -> Array:
-        return self.parts[name]
+        part: Array = self.parts[name]
+        return part
 
     def number(self, name: str) -> float:
         return float(self.parts[name])
 
-    @property
-    def nbytes(self) -> int:
-        return sum(value.nbytes for value in self.parts.values())
+
+def add_up(messages: Iterable[Sums]) -> Sums:
+    """The sum of at least one message, in float64, added in their order."""
+    total: dict[str, Array] = {}
+    sent = 0
+    for message in messages:
+        sent += message.sent
+        if not total:
+            total = {name: _opening(value) for name, value in message.parts.items()}
+        elif total.keys() != message.parts.keys():
+            raise ValueError(f"cannot add sums of {sorted(total)} and {sorted(message.parts)}")
+        for name, value in message.parts.items():
+            if isinstance(value, Rows):
+                add_rows(total[name], value.rows, value.values)
+            else:
+                total[name] += value
+    return Sums(total, sent)
+
+
+def _opening(value: Any) -> Array:
+    """Zeros for a sum."""
+    shape = (value.height, *value.values.shape[1:]) if isinstance(value, Rows) else value.shape
+    return np.zeros(shape)

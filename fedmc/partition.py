@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +19,28 @@ from fedmc.ratings import Ratings
 Array = NDArray[Any]
 
 
-class Shard(NamedTuple):
-    """The ratings of one client; `by_item` is the transpose of `by_user`."""
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The ratings of one client, by its users and by the items that any of them rated."""
 
     client: int  # its number
     users: Array  # the rows of the whole table that are this client's
     by_user: sparse.csr_array
-    by_item: sparse.csr_array
+    rated: Array  # the items, ascending
+    by_rated: sparse.csr_array  # one row for each of them: the transpose of `by_user` without its empty rows
     test: sparse.csr_array | None = None
     validation: sparse.csr_array | None = None
+
+    @classmethod
+    def of(cls, client: int, users: Array, by_user: sparse.csr_array, *held_out: sparse.csr_array | None) -> Shard:
+        return cls(client, users, by_user, *rated_rows(by_user), *held_out)
+
+    @cached_property
+    def by_item(self) -> sparse.csr_array:
+        """The transpose of `by_user`: `by_rated` with a row for every item, the same numbers in memory."""
+        counts = np.zeros(self.by_user.shape[1] + 1, np.int32)
+        counts[self.rated + 1] = np.diff(self.by_rated.indptr)
+        return _as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
 
 
 class Federation(NamedTuple):
@@ -114,21 +129,30 @@ def make_shards(
     shards = []
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(int(owner.max()) + 2))
+    parts = [None if part is None else narrow(part.matrix[order].astype(dtype)) for part in (train, test, validation)]
     for client in range(len(bounds) - 1):
-        rows = order[bounds[client] : bounds[client + 1]]
-        by_user = _rows(train.matrix, rows, dtype)
+        here = slice(bounds[client], bounds[client + 1])
+        by_user, *held_out = (None if part is None else _rows(part, here) for part in parts)
         require(
-            by_user.nnz > 0,
-            f"client {client} has no training ratings ({len(rows)} users): use fewer clients or a smaller test share",
+            by_user is not None and by_user.nnz > 0,
+            lambda: (
+                f"client {client} has no training ratings ({here.stop - here.start} users): "  # noqa: B023
+                "use fewer clients or a smaller test share"
+            ),
             DataError,
         )
-        held_out = [None if part is None else _rows(part.matrix, rows, dtype) for part in (test, validation)]
-        shards.append(Shard(client, rows, by_user, transpose(by_user), *held_out))
+        shards.append(Shard.of(client, order[here], by_user, *held_out))
     return shards
 
 
-def transpose(matrix: sparse.csr_array) -> sparse.csr_array:
-    return narrow(matrix.T.tocsr())
+def rated_rows(by_user: sparse.csr_array) -> tuple[Array, sparse.csr_array]:
+    """The items that were rated, and the ratings of each."""
+    items = by_user.shape[1]
+    rated = np.flatnonzero(np.bincount(by_user.indices, minlength=items)).astype(np.int32)
+    place = np.empty(items, np.int32)
+    place[rated] = np.arange(len(rated))
+    narrowed = _as_csr(by_user.data, place[by_user.indices], by_user.indptr, len(rated))
+    return rated, narrow(narrowed.T.tocsr())
 
 
 def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
@@ -139,8 +163,18 @@ def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
     return matrix
 
 
-def _rows(matrix: sparse.csr_array, rows: Array, dtype: Any) -> sparse.csr_array:
-    return narrow(matrix[rows].astype(dtype))
+def _rows(matrix: sparse.csr_array, rows: slice) -> sparse.csr_array:
+    """Neighbouring rows, the same numbers in memory."""
+    indptr = matrix.indptr[rows.start : rows.stop + 1]
+    here = slice(indptr[0], indptr[-1])
+    return _as_csr(matrix.data[here], matrix.indices[here], indptr - indptr[0], matrix.shape[1])
+
+
+def _as_csr(data: Array, indices: Array, indptr: Array, columns: int) -> sparse.csr_array:
+    """Arrays that are known to be in order."""
+    matrix = sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)
+    matrix.has_sorted_indices = True
+    return matrix
 
 
 def _checked(clients: int, users: int, seed: int) -> int:

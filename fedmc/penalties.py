@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -173,9 +174,10 @@ class Fixed:
         return np.broadcast_to(np.asarray(self.values, X.dtype), (X.shape[0], len(self.values)))
 
     def coefficients(self, width: int) -> Coefficients | None:
-        inner = coefficients(self.rest, width)
-        if inner is None:
+        rest = coefficients(self.rest, width)
+        if rest is None:
             return None
+        inner = Coefficients(*(numbers.copy() for numbers in rest))
         self._free(width)
         for column, fixed in zip(self.columns, self.values, strict=True):
             inner.l1[column] = inner.l2[column] = 0
@@ -211,8 +213,15 @@ class Coupling:
 
 def coefficients(penalty: object, width: int) -> Coefficients | None:
     """The penalty as numbers for the kernels, or None where it has no such form."""
+    if isinstance(penalty, Separable | Fixed):
+        return _remembered(penalty, width)
     make = getattr(penalty, "coefficients", None)
     return None if make is None else make(width)
+
+
+@lru_cache(1000)
+def _remembered(penalty: Separable | Fixed, width: int) -> Coefficients | None:
+    return penalty.coefficients(width)
 
 
 def project(penalty: Penalty, X: Array) -> Array:

@@ -28,10 +28,10 @@ from fedmc import catalogue as catalogues
 from fedmc.catalogue import Catalogue
 from fedmc.errors import DataError, require
 from fedmc.folders import staged, write_whole
-from fedmc.partition import Shard, narrow, transpose
+from fedmc.partition import Shard, narrow, rated_rows
 
 Array = NDArray[Any]
-FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 1, 64, 4096
+FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
 
 
 class Prepared(NamedTuple):
@@ -58,8 +58,8 @@ class Writer:
         """One client's ratings, columns as in the catalogue."""
         shape = len(ids), len(self.catalogue)
         require(by_user.shape == shape, f"a shard must have shape {shape}, got {by_user.shape}", DataError)
-        by_item = transpose(by_user)
-        arrays = {"users": ids, **_parts("by_user", by_user), **_parts("by_item", by_item)}
+        rated, by_rated = rated_rows(by_user)
+        arrays = {"users": ids, "rated": rated, **_parts("by_user", by_user), **_parts("by_rated", by_rated)}
         if test is not None:
             arrays |= _parts("test", narrow(test))
         name = f"client-{len(self.entries):06}.shard"
@@ -106,8 +106,9 @@ def open_prepared(path: str | Path) -> Prepared:
         row += len(users)
         shape = len(users), len(catalogue)
         test = _matrix("test", arrays, shape) if entry["test"] else None
-        by_user, by_item = _matrix("by_user", arrays, shape), _matrix("by_item", arrays, shape[::-1])
-        shards.append(Shard(client, rows, by_user, by_item, test))
+        rated, by_user = arrays["rated"], _matrix("by_user", arrays, shape)
+        by_rated = _matrix("by_rated", arrays, (len(rated), len(users)))
+        shards.append(Shard(client, rows, by_user, rated, by_rated, test))
         ids.append(users)
     return Prepared(catalogue, shards, ids, manifest["about"])
 

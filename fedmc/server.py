@@ -108,7 +108,7 @@ def one_round(
     if not np.isfinite(V).all():
         engine.undo()
         raise Diverged(cast.round, "the item factors are not finite", "raise beta")
-    return ServerState(S, V, seen), len(participants) * _size(reply, cast)
+    return ServerState(S, V, seen), reply.sent
 
 
 def next_items(S: Array, seen: int, cast: Broadcast) -> Array:
@@ -139,10 +139,10 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     auto = settings.beta == "auto" and settings.update != "curvature" and method is None
     if settings.normalise != "none" or auto:
         moments = engine.ask(cast, everyone)
-        up += p * moments.nbytes
+        up += moments.sent
         mean, variance = mean_and_variance(moments)
         if variance < 1e-6 * mean**2:  # the difference of two large sums has lost its digits
-            up += p * moments.nbytes
+            up += moments.sent
             shifted = engine.ask(cast._replace(scaling=Scaling(mean)), everyone)
             mean, variance = mean + mean_and_variance(shifted)[0], mean_and_variance(shifted)[1]
         cast = cast._replace(scaling=scaling_of(mean, variance, settings))
@@ -150,15 +150,15 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
         scale = engine.ask(cast._replace(task="scale"), first)
         beta = auto_beta(settings, p, moments["items"], scale["squares"] / scale.number("users"))
         cast = cast._replace(beta=beta.astype(settings.dtype))
-        up += len(first) * scale.nbytes
+        up += scale.sent
         down += len(first) * V.nbytes + p * sum(beta.shape) * beta.itemsize  # beta travels as its two factors
     elif settings.beta != "auto":
         cast = cast._replace(beta=float(settings.beta))
     state = ServerState(None if method else np.zeros(_sums_shape(V, settings)), V, 0)
     if settings.entry == "all" and method is None:
         reply = engine.ask(cast._replace(task="start"), everyone)
-        state = ServerState(reply["S"].astype(np.float64), V, p)
-        down, up = down + p * V.nbytes, up + p * _size(reply, cast)
+        state = ServerState(reply["S"], V, p)
+        down, up = down + p * V.nbytes, up + reply.sent
     return Start(cast, state, down, up)
 
 
@@ -166,11 +166,6 @@ def _sums_shape(V: Array, settings: Settings) -> tuple[int, int]:
     if settings.update != "curvature":
         return V.shape[0], V.shape[1]
     return V.shape[0], curvature.columns(settings.width, settings.penalties(1)[1])
-
-
-def _size(reply: Sums, cast: Broadcast) -> int:
-    """Bytes of the arrays in a client's message."""
-    return sum(int(part.size) for part in reply.parts.values() if part.ndim) * cast.V.itemsize
 
 
 def mean_and_variance(moments: Sums) -> tuple[float, float]:

@@ -162,6 +162,15 @@ class Settings:
 
     def penalties(self, clients: int) -> tuple[Penalty, Penalty]:
         """The penalties R_i of the users and R of the items, with the bias columns fixed where there are any."""
+        if clients not in self._made:
+            self._made[clients] = self._make_penalties(clients)
+        return self._made[clients]
+
+    @cached_property
+    def _made(self) -> dict[int, tuple[Penalty, Penalty]]:
+        return {}
+
+    def _make_penalties(self, clients: int) -> tuple[Penalty, Penalty]:
         _, users, items = self._parsed
         if items is None:
             items = users * (1 / clients)

@@ -255,7 +255,7 @@ def warm_up(dtype: Any, ratings_dtype: Any) -> None:
     shift = np.dtype(ratings_dtype).type(0)
     ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, ratings_dtype), shift, shift
     F = X = np.zeros((0, 1), dtype)
-    zeros = [np.zeros(1, dtype)] * 4
-    exact_rows(*ratings, F, X, F, F, *zeros, np.zeros(1, np.int64), True)
-    packed_grams(*ratings, F, zeros[0], np.zeros(1, np.int64))
-    solve_packed(np.zeros((0, 2)), np.zeros((0, 1)), *[np.zeros(1)] * 4, True)
+    one, free, x = np.zeros(1, dtype), np.zeros(1, np.int64), np.zeros(1)
+    exact_rows(*ratings, F, X, F, F, one, one, one, one, free, True)
+    packed_grams(*ratings, F, one, free)
+    solve_packed(np.zeros((0, 2)), np.zeros((0, 1)), x, x, x, x, True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +26,7 @@ R = TypeVar("R")
 VARIABLE = "FEDMC_THREADS"
 WORTH = 1_000_000  # multiply-adds below which rows are not shared
 BATCH = 20_000  # ratings of small clients that make a batch
+WINDOW = 8  # batches a thread whose results may wait for their turn
 
 _inside = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -67,16 +67,13 @@ def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *argume
         kernel(0, rows, *arguments)
         return
     cuts = [(a, b) for a, b in pairwise(pieces(indptr, 4 * threads).tolist()) if a < b]
-    futures = [_pool(threads).submit(kernel, first, last, *arguments) for first, last in cuts]
-    wait(futures)
-    for future in futures:
-        future.result()
+    _share(lambda cut: kernel(*cut, *arguments), cuts, threads)
 
 
 def pieces(indptr: Array, count: int) -> Array:
     """Row bounds of pieces with about equal work, a row counting as its ratings and one more."""
     work = indptr.astype(np.int64) + np.arange(len(indptr))
-    bounds = np.searchsorted(work, work[-1] * np.arange(count + 1) / count)
+    bounds: Array = np.searchsorted(work, work[-1] * np.arange(count + 1) / count)
     bounds[-1] = len(indptr) - 1
     return bounds
 
@@ -84,24 +81,47 @@ def pieces(indptr: Array, count: int) -> Array:
 def in_order(function: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> Iterator[R]:
     """function(item) of every item, in their order; small ones side by side, and each large one by all threads.
 
-    A few batches run ahead of what was taken, no more: results that wait cost memory.
+    Some run ahead of what was taken, but no more than a window: results that wait cost memory.
     """
     threads, total = available(), sum(sizes)
     if threads == 1 or len(items) == 1 or getattr(_inside, "thread", False):
         yield from map(function, items)
         return
-    waiting: deque[Future[list[R]]] = deque()
-    for batch in _batches(sizes, min(BATCH, total / (8 * threads))):
-        if sum(sizes[k] for k in batch) > total / (2 * threads):
-            while waiting:
-                yield from waiting.popleft().result()
+    window: list[list[int]] = []
+    for batch in [*_batches(sizes, min(BATCH, total / (8 * threads))), []]:
+        large = sum(sizes[k] for k in batch) > total / (2 * threads)
+        if large or not batch or len(window) == WINDOW * threads:
+            for results in _share(lambda batch: [function(items[k]) for k in batch], window, threads):
+                yield from results
+            window = []
+        if large:
             yield from (function(items[k]) for k in batch)
-            continue
-        waiting.append(_pool(threads).submit(lambda batch: [function(items[k]) for k in batch], batch))
-        if len(waiting) > 2 * threads:
-            yield from waiting.popleft().result()
-    while waiting:
-        yield from waiting.popleft().result()
+        else:
+            window.append(batch)
+
+
+def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list[R]:
+    """function(task) of every task; this thread and the pool's take the next one until none is left."""
+    results: list[Any] = [None] * len(tasks)
+    turn = count()
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        _inside.thread = True
+        try:
+            while not failed and (k := next(turn)) < len(tasks):
+                results[k] = function(tasks[k])
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            _inside.thread = False
+
+    helpers = [_pool(threads).submit(work) for _ in range(min(threads, len(tasks)) - 1)]
+    work()
+    wait(helpers)
+    if failed:
+        raise failed[0]
+    return results
 
 
 def _batches(sizes: Sequence[int], enough: float) -> Iterator[list[int]]:
@@ -120,9 +140,5 @@ def _batches(sizes: Sequence[int], enough: float) -> Iterator[list[int]]:
 
 def _pool(threads: int) -> ThreadPoolExecutor:
     if threads not in _pools:
-        _pools[threads] = ThreadPoolExecutor(threads, "fedmc", _enter)
+        _pools[threads] = ThreadPoolExecutor(threads, "fedmc")
     return _pools[threads]
-
-
-def _enter() -> None:
-    _inside.thread = True

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, require
-from fedmc.partition import Shard, narrow, transpose
+from fedmc.partition import Shard, narrow
 from fedmc.server import rounds
 from fedmc.settings import AUTO_START, Settings
 from fedmc.stopping import Stop, until
@@ -119,7 +119,7 @@ def hold_out(shard: Shard, share: float, seed: int) -> Shard:
     aside = np.zeros(matrix.nnz, bool)
     aside[rng.permutation(matrix.nnz)[: int(share * matrix.nnz)]] = True
     kept, held_out = (_only(matrix, chosen) for chosen in (~aside, aside))
-    return shard._replace(by_user=kept, by_item=transpose(kept), validation=held_out, test=None)
+    return Shard.of(shard.client, shard.users, kept, None, held_out)
 
 
 def _only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:

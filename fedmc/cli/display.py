@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +52,19 @@ class Interrupt:
         self.asked = True
 
 
+def warm_up(shard: Any, settings: Any) -> None:
+    """Load the compiled kernels, with a word on stderr where they are still to be compiled."""
+    from fedmc import client
+
+    word = "compiling for this machine, the first time only: about 15 seconds\n"
+    said = threading.Timer(1.5, lambda: sys.stderr.write(word))
+    said.start()
+    try:
+        client.warm_up(shard, settings)
+    finally:
+        said.cancel()
+
+
 @contextmanager
 def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
     """A bar on stderr that the caller feeds with rounds."""
@@ -61,7 +76,7 @@ def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
         TextColumn("{task.fields[now]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("preparing (the first time, kernels are compiled)", total=total, now="")
+        task = bar.add_task("preparing", total=total, now="")
 
         def show(round: Any) -> None:
             seen = round.diagnostics

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedmc import threads
 from fedmc.client import ClientState, respond
-from fedmc.messages import Broadcast, Sums
+from fedmc.messages import Broadcast, Sums, add_up
 from fedmc.partition import Shard
 
 
@@ -28,20 +28,21 @@ class LocalEngine:
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
-        total: Sums | None = None
         pending: dict[int, ClientState | None] = {}
         order = sorted(clients)
         sizes = [self.shards[client].by_user.nnz for client in order]
         replies = threads.in_order(lambda k: respond(self.shards[k], self.states[k], cast), order, sizes)
-        for client, (state, reply) in zip(order, replies, strict=True):
-            pending[client] = state
-            total = reply if total is None else total + reply
+
+        def kept() -> Iterator[Sums]:
+            for client, (state, reply) in zip(order, replies, strict=True):
+                pending[client] = state
+                yield reply
+
+        total = add_up(kept())
         if cast.task in ("start", "round"):
             self._before = {client: self.states[client] for client in pending}
         for client, state in pending.items():
             self.states[client] = state
-        if total is None:
-            raise ValueError("no client was asked")
         return total
 
     def undo(self) -> None:
