@@ -14,13 +14,13 @@ import time
 import numpy as np
 from plain import PlainClient
 
-from fedmc import inner
 from fedmc.engines.local import LocalEngine
 from fedmc.partition import assign_users, make_shards
 from fedmc.ratings import Ratings
 from fedmc.readers import read_source
 from fedmc.server import rounds
 from fedmc.settings import Settings
+from fedmc.training import warm_up
 
 CLIENTS, ACTIVE, ROUNDS, BETA, WEIGHT = 100, 10, 8, 0.3, 1e-6
 
@@ -36,11 +36,13 @@ def made_up(users=6040, items=3706, count=1_000_000, seed=0) -> Ratings:
 def compare(shards, rank: int, N: int) -> None:
     engine = LocalEngine(shards)
     settings = Settings.preset("paper", rank=rank, inner_steps=N, beta=BETA, active=ACTIVE)
+    warm_up(settings, "float64")
     run = rounds(engine, settings, measure_every=10**9)
     V = next(run).V
     plain = [PlainClient(s.by_user, state.U, V, CLIENTS) for s, state in zip(shards, engine.states, strict=True)]
-    ours, theirs, S = [], [], sum(BETA * c.W + c.Y for c in plain)
-    for round in itertools.islice(run, ROUNDS):
+    history = list(itertools.islice(run, ROUNDS))
+    ours, theirs, S = [round.seconds for round in history], [], sum(BETA * c.W + c.Y for c in plain)
+    for round in history:
         began = time.perf_counter()
         for i in round.participants:
             before = BETA * plain[i].W + plain[i].Y
@@ -48,7 +50,6 @@ def compare(shards, rank: int, N: int) -> None:
             S = S + BETA * plain[i].W + plain[i].Y - before
         V = S / (CLIENTS * BETA + WEIGHT)
         theirs.append(time.perf_counter() - began)
-        ours.append(round.seconds)
     apart = np.linalg.norm(V - round.V) / np.linalg.norm(V)
     fast, slow = np.median(ours), np.median(theirs)
     print(
@@ -59,7 +60,6 @@ def compare(shards, rank: int, N: int) -> None:
 def main() -> None:
     ratings = read_source(sys.argv[1]) if len(sys.argv) > 1 else made_up()
     print(f"{ratings}, {CLIENTS} clients, {ACTIVE} a round: fedmc, plain numpy and scipy, ratio; how far apart V ends")
-    inner.warm_up("float64", "float64")
     shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
     for rank, N in ((5, 10), (5, 30), (13, 10), (50, 10)):
         compare(shards, rank, N)

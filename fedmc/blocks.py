@@ -24,14 +24,26 @@ WHOLE = 12  # ratings up to which half of the Gram is not worth mirroring
 
 
 @inlined
-def copy_row(F: Array, row: int, P: Array, line: int) -> None:
-    """P[line] = F[row], and zeros in the padding."""
-    width, step = F.shape[1], lanes(F)
+def whole_packs(count: int, pack: int) -> int:
+    """The next multiple of a pack."""
+    return (count + pack - 1) // pack * pack
+
+
+@inlined
+def copy_first(F: Array, row: int, width: int, P: Array, line: int) -> None:
+    """P[line] = the first of F[row], and zeros in the padding."""
+    step = lanes(F)
     whole = width // step * step
     for c in range(0, whole, step):
         store(P, (line, c), load(F, (row, c)))
     if whole < width:
         store(P, (line, whole), load_part(F, (row, whole), width - whole))
+
+
+@inlined
+def copy_row(F: Array, row: int, P: Array, line: int) -> None:
+    """P[line] = F[row], and zeros in the padding."""
+    copy_first(F, row, F.shape[1], P, line)
 
 
 @inlined
@@ -45,15 +57,18 @@ def gather(
 
 
 @inlined
-def add_gram(P: Array, count: int, G: Array, whole: bool) -> None:
-    """G += sum p p' over the first lines of P: all of it, or the packs on and right of the diagonal."""
+def add_gram(P: Array, count: int, G: Array, top: int, whole: bool) -> None:
+    """G += sum p p' over the first lines of P: all of it, or the packs on and right of the diagonal.
+
+    G lies in the lines from `top` on.
+    """
     width, step = P.shape[1], lanes(P)
     for a in range(0, width, 4):
-        c = 0 if whole else a // step * step
+        c, t = 0 if whole else a // step * step, top + a
         while c + step < width:
             d = c + step
-            a0, a1, a2, a3 = load(G, (a, c)), load(G, (a + 1, c)), load(G, (a + 2, c)), load(G, (a + 3, c))
-            b0, b1, b2, b3 = load(G, (a, d)), load(G, (a + 1, d)), load(G, (a + 2, d)), load(G, (a + 3, d))
+            a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
+            b0, b1, b2, b3 = load(G, (t, d)), load(G, (t + 1, d)), load(G, (t + 2, d)), load(G, (t + 3, d))
             for k in range(count):
                 p, q = load(P, (k, c)), load(P, (k, d))
                 x = spread(P, (k, a))
@@ -64,27 +79,27 @@ def add_gram(P: Array, count: int, G: Array, whole: bool) -> None:
                 a2, b2 = fma(x, p, a2), fma(x, q, b2)
                 x = spread(P, (k, a + 3))
                 a3, b3 = fma(x, p, a3), fma(x, q, b3)
-            store(G, (a, c), a0)
-            store(G, (a + 1, c), a1)
-            store(G, (a + 2, c), a2)
-            store(G, (a + 3, c), a3)
-            store(G, (a, d), b0)
-            store(G, (a + 1, d), b1)
-            store(G, (a + 2, d), b2)
-            store(G, (a + 3, d), b3)
+            store(G, (t, c), a0)
+            store(G, (t + 1, c), a1)
+            store(G, (t + 2, c), a2)
+            store(G, (t + 3, c), a3)
+            store(G, (t, d), b0)
+            store(G, (t + 1, d), b1)
+            store(G, (t + 2, d), b2)
+            store(G, (t + 3, d), b3)
             c += 2 * step
         if c < width:
-            a0, a1, a2, a3 = load(G, (a, c)), load(G, (a + 1, c)), load(G, (a + 2, c)), load(G, (a + 3, c))
+            a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
             for k in range(count):
                 p = load(P, (k, c))
                 a0 = fma(spread(P, (k, a)), p, a0)
                 a1 = fma(spread(P, (k, a + 1)), p, a1)
                 a2 = fma(spread(P, (k, a + 2)), p, a2)
                 a3 = fma(spread(P, (k, a + 3)), p, a3)
-            store(G, (a, c), a0)
-            store(G, (a + 1, c), a1)
-            store(G, (a + 2, c), a2)
-            store(G, (a + 3, c), a3)
+            store(G, (t, c), a0)
+            store(G, (t + 1, c), a1)
+            store(G, (t + 2, c), a2)
+            store(G, (t + 3, c), a3)
 
 
 @inlined
@@ -102,39 +117,39 @@ def add_lines(P: Array, m: Array, count: int, b: Array) -> None:
 
 
 @inlined
-def clear(G: Array, b: Array) -> None:
+def clear(G: Array, top: int, b: Array) -> None:
     """G = 0, b = 0"""
     zero = splat(G.dtype.type(0))
     for c in range(0, G.shape[1], lanes(G)):
         store(b, c, zero)
-        for a in range(G.shape[0]):
+        for a in range(top, top + G.shape[1]):
             store(G, (a, c), zero)
 
 
 @inlined
-def mirror(G: Array) -> None:
+def mirror(G: Array, top: int) -> None:
     """The packs left of the diagonal, from those on the right."""
     step = lanes(G)
-    for a in range(step, G.shape[0]):
+    for a in range(step, G.shape[1]):
         for c in range(a // step * step):
-            G[a, c] = G[c, a]
+            G[top + a, c] = G[top + c, a]
 
 
 @inlined
 def gram(
     start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-    P: Array, m: Array, G: Array, b: Array,
+    P: Array, m: Array, G: Array, top: int, b: Array,
 ) -> None:  # fmt: skip
-    """G = sum f f' and b = sum m f over one row's ratings; P and m are working space."""
-    clear(G, b)
+    """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G begins in line `top`."""
+    clear(G, top, b)
     whole = stop - start < WHOLE
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         gather(begin, end, indices, ratings, shift, inv, F, P, m)
-        add_gram(P, end - begin, G, whole)
+        add_gram(P, end - begin, G, top, whole)
         add_lines(P, m, end - begin, b)
     if not whole:
-        mirror(G)
+        mirror(G, top)
 
 
 @inlined

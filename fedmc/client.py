@@ -34,7 +34,6 @@ from fedmc.messages import Broadcast, Rows, Sums
 from fedmc.partition import Shard
 from fedmc.penalties import Coupling, Fixed, Penalty, coefficients, none, project
 from fedmc.sampling import client_rng
-from fedmc.settings import Settings
 
 Array = NDArray[Any]
 
@@ -80,11 +79,6 @@ class Fitted(NamedTuple):
 
 
 ClientState = Tied | TiedRated | Fitted | Any  # or what a method of `methods` remembers, with a field U
-
-
-def warm_up(shard: Shard, settings: Settings) -> None:
-    """Compile (or load from the disk cache) every kernel for ratings and factors of these kinds."""
-    inner.warm_up(settings.dtype, shard.by_user.data.dtype)
 
 
 def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[ClientState | None, Sums]:

@@ -35,12 +35,6 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
-def warm_up(dtype: Any, ratings_dtype: Any) -> None:
-    """Compile (or load from the disk cache) every kernel, so that no round pays for it."""
-    kernels.warm_up(dtype, ratings_dtype)
-    solves.warm_up(dtype, ratings_dtype)
-
-
 def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling

@@ -15,59 +15,60 @@ depends on how: same seed, same bits.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, add_residuals, copy_row, dot, gather, gram, inlined, njit
-from fedmc.lanes import clip, fma, lanes, load, padded, plus, soft, splat, spread, store, times
+from fedmc.blocks import BLOCK, add_gram, add_residuals, copy_row, dot, gather, gram, inlined, njit, whole_packs
+from fedmc.lanes import SHORT, clip, fma, known, lanes, load, padded, plus, soft, splat, spread, store, times
 
 Array = NDArray[Any]
 
 GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
-SHORT = 16  # numbers
 
 
 @inlined
-def affine(M: Array, q: Array, x: Array, row: int, now: int, width: int) -> None:
+def affine(M: Array, q: Array, x: Array, place: int, now: int, width: int) -> None:
     """x <- q + M'x for one row of the group: from line `now` of its two to the other."""
-    size, step = M.shape[2], lanes(M)
+    size, step = M.shape[1], lanes(M)
+    top, old, new = place * size, 2 * place + now, 2 * place + 1 - now
     zero = splat(M.dtype.type(0))
     for c in range(0, size - step, 2 * step):
         d = c + step
-        y0, z0, y1, z1 = load(q, (row, c)), load(q, (row, d)), zero, zero
+        y0, z0, y1, z1 = load(q, (place, c)), load(q, (place, d)), zero, zero
         for k in range(0, width, 2):
-            u, v = spread(x, (row, now, k)), spread(x, (row, now, k + 1))
-            y0, z0 = fma(u, load(M, (row, k, c)), y0), fma(u, load(M, (row, k, d)), z0)
-            y1, z1 = fma(v, load(M, (row, k + 1, c)), y1), fma(v, load(M, (row, k + 1, d)), z1)
-        store(x, (row, 1 - now, c), plus(y0, y1))
-        store(x, (row, 1 - now, d), plus(z0, z1))
+            u, v = spread(x, (old, k)), spread(x, (old, k + 1))
+            y0, z0 = fma(u, load(M, (top + k, c)), y0), fma(u, load(M, (top + k, d)), z0)
+            y1, z1 = fma(v, load(M, (top + k + 1, c)), y1), fma(v, load(M, (top + k + 1, d)), z1)
+        store(x, (new, c), plus(y0, y1))
+        store(x, (new, d), plus(z0, z1))
     if size // step % 2:
         c = size - step
-        y0, y1 = load(q, (row, c)), zero
+        y0, y1 = load(q, (place, c)), zero
         for k in range(0, width, 2):
-            y0 = fma(spread(x, (row, now, k)), load(M, (row, k, c)), y0)
-            y1 = fma(spread(x, (row, now, k + 1)), load(M, (row, k + 1, c)), y1)
-        store(x, (row, 1 - now, c), plus(y0, y1))
+            y0 = fma(spread(x, (old, k)), load(M, (top + k, c)), y0)
+            y1 = fma(spread(x, (old, k + 1)), load(M, (top + k + 1, c)), y1)
+        store(x, (new, c), plus(y0, y1))
 
 
 @inlined
 def by_gram(count: int, width: int, N: int) -> bool:
     """Whether N steps by the Gram cost less than N passes over a row's ratings, in nanoseconds or so."""
     square = width * width
-    gram = count * (5 + square // 28) + 60 + square // 6 + N * (8 + square // 10)
+    gram = count * (4 + square // 28) + 50 + square // 6 + N * (3 + square // 14)
     again = 7 + width // 4 if count > BLOCK else 0
-    return gram < N * (count * (7 + width // 7 + again) + 12 + width * 4 // 5)
+    return gram < N * (count * (7 + width // 7 + again) + 10 + width * 4 // 5)
 
 
 @inlined
-def _prox(x: Array, row: int, line: int, l1: Array, scale: Array, lo: Array, hi: Array) -> None:
-    """x <- clip( soft(x, l1) scale, lo, hi )  in one line of one row of the group."""
-    for c in range(0, x.shape[2], lanes(x)):
-        z = times(soft(load(x, (row, line, c)), load(l1, c)), load(scale, c))
-        store(x, (row, line, c), clip(z, load(lo, c), load(hi, c)))
+def _prox(x: Array, line: int, l1: Array, scale: Array, lo: Array, hi: Array) -> None:
+    """x <- clip( soft(x, l1) scale, lo, hi )  in one line."""
+    for c in range(0, x.shape[1], lanes(x)):
+        z = times(soft(load(x, (line, c)), load(l1, c)), load(scale, c))
+        store(x, (line, c), clip(z, load(lo, c), load(hi, c)))
 
 
 @inlined
@@ -77,31 +78,31 @@ def _take_steps(
 ) -> None:  # fmt: skip
     """N steps of each row that the group holds, and out with them."""
     for n in range(N):
-        for row in range(held):
-            affine(M, q, x, row, n % 2, out.shape[1])
+        for place in range(held):
+            affine(M, q, x, place, n % 2, out.shape[1])
             if not smooth:
-                _prox(x, row, 1 - n % 2, l1, scale, lo, hi)
-    for row in range(held):
+                _prox(x, 2 * place + 1 - n % 2, l1, scale, lo, hi)
+    for place in range(held):
         for a in range(out.shape[1]):
-            out[rows[row], a] = x[row, N % 2, a]
+            out[rows[place], a] = x[2 * place + N % 2, a]
 
 
 @inlined
 def _step_map(
-    M: Array, q: Array, row: int, width: int, step: Any, scale: Array, E: Array, tie: Array, line: Array, smooth: bool
+    M: Array, q: Array, place: int, width: int, step: Any, scale: Array, E: Array, tie: Array, line: Array, smooth: bool
 ) -> None:
     """From G and b to the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
 
     Where there is neither l1 nor a bound (`smooth`), the rest of the prox goes into M and q.
     """
-    one = M.dtype.type(1)
-    for c in range(0, M.shape[2], lanes(M)):
+    one, top = M.dtype.type(1), place * M.shape[1]
+    for c in range(0, M.shape[1], lanes(M)):
         factor = load(scale, c) if smooth else splat(one)
         less = times(splat(-step), factor)
         for k in range(width):
-            store(M, (row, k, c), fma(less, load(M, (row, k, c)), load(E, (k, c))))
+            store(M, (top + k, c), fma(less, load(M, (top + k, c)), load(E, (k, c))))
         pull = times(load(tie, (0, c)), load(line, (0, c)))
-        store(q, (row, c), times(factor, fma(splat(step), load(q, (row, c)), pull)))
+        store(q, (place, c), times(factor, fma(splat(step), load(q, (place, c)), pull)))
 
 
 @inlined
@@ -109,39 +110,21 @@ def _pass_steps(
     start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array,
     x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Any, N: int,
 ) -> None:  # fmt: skip
-    """N steps of a row, each with a pass over its ratings; x has a place for it behind the group's."""
-    zero, pack, last = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 1
+    """N steps of a row, each with a pass over its ratings; the last two lines of x are its."""
+    zero, pack, first = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 2
     for n in range(N):
+        old, new = first + n % 2, first + 1 - n % 2
         for c in range(0, g.size, pack):
             store(g, c, zero)
         for begin in range(start, stop, BLOCK):
             end = min(begin + BLOCK, stop)
             if n == 0 or stop - start > BLOCK:
                 gather(begin, end, indices, ratings, shift, inv, F, P, m)
-            add_residuals(P, m, end - begin, x[last, n % 2], g)
+            add_residuals(P, m, end - begin, x[old], g)
         for c in range(0, g.size, pack):
-            z = fma(splat(-step), load(g, c), load(x, (last, n % 2, c)))
-            store(x, (last, 1 - n % 2, c), fma(load(tie, (0, c)), load(line, (0, c)), z))
-        _prox(x, last, 1 - n % 2, l1, scale, lo, hi)
-
-
-@njit(cache=True, nogil=True)
-def _prox_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
-    rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool, free: bool, smooth: bool,
-) -> None:  # fmt: skip
-    """rho, l1 and l2 come times the step."""
-    dtype, size = out.dtype, numbers.shape[1]
-    group = GROUP if smooth and size <= SHORT else 1
-    M, q = np.zeros((group, size, size), dtype), np.zeros((group, size), dtype)
-    x, rows = np.zeros((group + 1, 2, size), dtype), np.zeros(group, np.int64)
-    P, m = np.zeros((BLOCK, size), dtype), np.zeros(BLOCK, dtype)
-    tie, line, E = np.zeros((1, size), dtype), np.zeros((1, size), dtype), np.zeros((size, size), dtype)
-    g, scale = np.zeros(size, dtype), np.ones(size, dtype)
-    _all_rows(
-        first, last, indptr, indices, ratings, shift, inv, F, out, rho, anchor, keep, numbers, step, N, passes, free,
-        smooth, M, q, x, rows, P, m, tie, line, E, g, scale,
-    )  # fmt: skip
+            z = fma(splat(-step), load(g, c), load(x, (old, c)))
+            store(x, (new, c), fma(load(tie, (0, c)), load(line, (0, c)), z))
+        _prox(x, new, l1, scale, lo, hi)
 
 
 @inlined
@@ -151,7 +134,7 @@ def _all_rows(
     M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array, g: Array,
     scale: Array,
 ) -> None:  # fmt: skip
-    width, one, held = out.shape[1], out.dtype.type(1), 0
+    width, one, held, last_lines = out.shape[1], out.dtype.type(1), 0, x.shape[0] - 2
     l1, l2, lo, hi = numbers[0], numbers[1], numbers[2], numbers[3]
     for row in range(first, last):
         start, stop = indptr[row], indptr[row + 1]
@@ -169,13 +152,13 @@ def _all_rows(
         if rho.shape[0] > 0:
             copy_row(anchor, row, line, 0)
         if passes or not by_gram(stop - start, width, N):
-            copy_row(out, row, x[rows.size], 0)
+            copy_row(out, row, x, last_lines)
             _pass_steps(start, stop, indices, ratings, shift, inv, F, P, m, x, g, tie, line, l1, scale, lo, hi, step, N)
             for a in range(width):
-                out[row, a] = x[rows.size, N % 2, a]
+                out[row, a] = x[last_lines + N % 2, a]
             continue
-        copy_row(out, row, x[held], 0)
-        gram(start, stop, indices, ratings, shift, inv, F, P, m, M[held], q[held])
+        copy_row(out, row, x, 2 * held)
+        gram(start, stop, indices, ratings, shift, inv, F, P, m, M, held * M.shape[1], q[held])
         _step_map(M, q, held, width, step, scale, E, tie, line, smooth)
         rows[held] = row
         held += 1
@@ -183,6 +166,32 @@ def _all_rows(
             _take_steps(M, q, x, rows, held, l1, scale, lo, hi, N, smooth, out)
             held = 0
     _take_steps(M, q, x, rows, held, l1, scale, lo, hi, N, smooth, out)
+
+
+@lru_cache
+def _prox_rows(line: int) -> Any:
+    """The loop for lines of a length that is known when compiling, or (0) of any."""
+
+    @njit(cache=True, nogil=True)
+    def loop(
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool,
+        free: bool, smooth: bool,
+    ) -> None:  # fmt: skip
+        dtype = out.dtype
+        size = line if line > 0 else numbers.shape[1]
+        group = GROUP if smooth and size <= SHORT else 1
+        M, q = np.zeros((group * size, size), dtype), np.zeros((group, size), dtype)
+        x, rows = np.zeros((2 * group + 2, size), dtype), np.zeros(group, np.int64)
+        P, m = np.zeros((BLOCK, size), dtype), np.zeros(BLOCK, dtype)
+        tie, target, E = np.zeros((1, size), dtype), np.zeros((1, size), dtype), np.zeros((size, size), dtype)
+        g, scale = np.zeros(size, dtype), np.ones(size, dtype)
+        _all_rows(
+            first, last, indptr, indices, ratings, shift, inv, F, out, rho, anchor, keep, numbers, step, N, passes,
+            free, smooth, M, q, x, rows, P, m, tie, target, E, g, scale,
+        )  # fmt: skip
+
+    return loop
 
 
 def prox_steps(
@@ -207,7 +216,7 @@ def prox_steps(
         indptr, indices, ratings, shift, inv, F, out, rho * step, anchor, keep, numbers, X.dtype.type(step), N, passes,
         free, smooth,
     )  # fmt: skip
-    threads.over_rows(_prox_rows, indptr, effort, *arguments)
+    threads.over_rows(_prox_rows(known(numbers.shape[1], X.dtype)), indptr, effort, *arguments)
     return out
 
 
@@ -264,13 +273,13 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
 @njit(cache=True, nogil=True)
 def frobenius(F: Array) -> Any:
     """||F'F||_F"""
-    size = (F.shape[1] + lanes(F) - 1) // lanes(F) * lanes(F)
+    size = whole_packs(F.shape[1], lanes(F))
     P, G = np.zeros((BLOCK, size), F.dtype), np.zeros((size, size), F.dtype)
     for begin in range(0, F.shape[0], BLOCK):
         end = min(begin + BLOCK, F.shape[0])
         for k in range(begin, end):
             copy_row(F, k, P, k - begin)
-        add_gram(P, end - begin, G, False)
+        add_gram(P, end - begin, G, 0, False)
     total = 0.0
     for a in range(F.shape[1]):
         total += np.float64(G[a, a]) ** 2
@@ -310,18 +319,3 @@ def add_rows(total: Array, rows: Array, values: Array) -> None:
         _add_rows(total, rows, values)
     else:
         total[rows] += values
-
-
-def warm_up(dtype: Any, ratings_dtype: Any) -> None:
-    """Compile (or load from the disk cache) the kernels of this file, so that no round pays for it."""
-    number = np.dtype(dtype).type
-    shift = np.dtype(ratings_dtype).type(0)
-    ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, ratings_dtype), shift, shift
-    F = X = np.zeros((0, 1), dtype)
-    one = np.zeros(1, dtype)
-    prox_steps(*ratings, F, X, F, F, one, one, one, one, number(1), 1, False)
-    gradient_rows(*ratings, F, X)
-    squared_errors(*ratings, F, X)
-    frobenius(F)
-    dual_step(F, F, F, F, 1.0, 1.0)
-    add_rows(np.zeros((0, 1)), np.zeros(0, np.int32), F)

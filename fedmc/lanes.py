@@ -17,12 +17,18 @@ from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
 BYTES = 32  # of a pack
+SHORT = 16  # numbers
 
 
 def padded(width: int, dtype: Any) -> int:
     """The next multiple of a pack."""
     count = BYTES // int(np.dtype(dtype).itemsize)
     return -(-width // count) * count
+
+
+def known(line: int, dtype: Any) -> int:
+    """The length of a line if loops are worth compiling for it alone, which is where it is short; else 0."""
+    return line if line <= padded(SHORT, dtype) else 0
 
 
 class Pack(types.Type):

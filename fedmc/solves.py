@@ -13,14 +13,15 @@ A system A x = b lies in one array: A in its first `size` columns, b in the next
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, add_lines, clear, gather, gram, inlined, njit
-from fedmc.lanes import fma, lanes, load, padded, splat, store, times, total
+from fedmc.blocks import BLOCK, add_gram, add_lines, clear, copy_first, gather, gram, inlined, njit, whole_packs
+from fedmc.lanes import fma, known, lanes, load, padded, splat, store, times, total
 
 Array = NDArray[Any]
 
@@ -106,35 +107,41 @@ def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any
     return largest
 
 
-@njit(cache=True, nogil=True)
-def _exact_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
-    rho: Array, anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool, line: int,
-) -> None:  # fmt: skip
-    dtype, width, size = out.dtype, out.shape[1], free.size
-    P, m = np.zeros((BLOCK, line), dtype), np.zeros(BLOCK, dtype)
-    G, b = np.zeros((line, line), dtype), np.zeros(line, dtype)
-    pack = lanes(out)
-    columns = (size + 1 + pack - 1) // pack * pack
-    A, x = np.zeros((size + 1, columns), dtype), np.zeros(columns, dtype)
-    eps = np.finfo(dtype).eps
-    for row in range(first, last):
-        gram(indptr[row], indptr[row + 1], indices, ratings, shift, inv, F, P, m, G, b)
-        if rho.shape[0] > 0:
-            here = row if rho.shape[0] > 1 else 0
-            for a in range(width):
-                G[a, a] += rho[here, a]
-                b[a] += rho[here, a] * anchor[row, a]
-        largest = _fill(A, G, b, out[row], free, l2)
-        if closed:
-            _solve(A, size, x, largest * dtype.type(8 * eps))
-        else:
+@lru_cache
+def _exact_rows(line: int, columns: int) -> Any:
+    """The loop for lines (of G, of A) of lengths that are known when compiling, or (0) of any."""
+
+    @njit(cache=True, nogil=True)
+    def loop(
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        out: Array, rho: Array, anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
+    ) -> None:  # fmt: skip
+        dtype, width, size = out.dtype, out.shape[1], free.size
+        wide = line if line > 0 else whole_packs(width, lanes(out))
+        long = columns if columns > 0 else whole_packs(size + 1, lanes(out))
+        P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
+        G, b = np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
+        A, x = np.zeros((size + 1, long), dtype), np.zeros(long, dtype)
+        eps = np.finfo(dtype).eps
+        for row in range(first, last):
+            gram(indptr[row], indptr[row + 1], indices, ratings, shift, inv, F, P, m, G, 0, b)
+            if rho.shape[0] > 0:
+                here = row if rho.shape[0] > 1 else 0
+                for a in range(width):
+                    G[a, a] += rho[here, a]
+                    b[a] += rho[here, a] * anchor[row, a]
+            largest = _fill(A, G, b, out[row], free, l2)
+            if closed:
+                _solve(A, size, x, largest * dtype.type(8 * eps))
+            else:
+                for a in range(size):
+                    x[a] = out[row, free[a]]
+                _descend(A, size, x, l1, lo, hi, dtype.type(eps ** (2 / 3)))
+                A[size] = 0
             for a in range(size):
-                x[a] = out[row, free[a]]
-            _descend(A, size, x, l1, lo, hi, dtype.type(eps ** (2 / 3)))
-            A[size] = 0
-        for a in range(size):
-            out[row, free[a]] = x[a]
+                out[row, free[a]] = x[a]
+
+    return loop
 
 
 def exact_rows(
@@ -147,8 +154,10 @@ def exact_rows(
     """
     out, line = X.copy(), padded(X.shape[1], X.dtype)
     effort = len(indices) * line * line / 2 + len(X) * len(free) ** 3 / 3
-    arguments = indptr, indices, ratings, shift, inv, F, out, rho, anchor, l1, l2, lo, hi, free, closed, line
-    threads.over_rows(_exact_rows, indptr, effort, *arguments)
+    columns = padded(len(free) + 1, X.dtype)
+    loop = _exact_rows(known(line, X.dtype), known(columns, X.dtype))
+    arguments = indptr, indices, ratings, shift, inv, F, out, rho, anchor, l1, l2, lo, hi, free, closed
+    threads.over_rows(loop, indptr, effort, *arguments)
     return out
 
 
@@ -164,36 +173,46 @@ def _add_packed(G: Array, b: Array, size: int, sign: Any, out: Array) -> None:
         out[place + a] += sign * b[a]
 
 
-@njit(cache=True, nogil=True)
-def _packed_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array,
-    free: Array, sign: Any, out: Array, line: int,
-) -> None:  # fmt: skip
-    dtype, size, width = F.dtype, free.size, F.shape[1]
-    leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
-    P, m = np.zeros((BLOCK, line), dtype), np.zeros(BLOCK, dtype)
-    G, b = np.zeros((line, line), dtype), np.zeros(line, dtype)
-    for row in range(first, last):
-        start, stop = indptr[row], indptr[row + 1]
-        if start == stop:
-            continue
-        clear(G, b)
-        for begin in range(start, stop, BLOCK):
-            end = min(begin + BLOCK, stop)
-            if size == width:
-                gather(begin, end, indices, ratings, shift, inv, F, P, m)
-            else:
-                for k in range(begin, end):
-                    f = F[indices[k]]
-                    rest = dtype.type((ratings[k] - shift) * inv)
-                    for c in range(size if leading else 0, width):
-                        rest -= f[c] * fixed[c]
-                    m[k - begin] = rest
-                    for a in range(size):
-                        P[k - begin, a] = f[a] if leading else f[free[a]]
-            add_gram(P, end - begin, G, False)
-            add_lines(P, m, end - begin, b)
-        _add_packed(G, b, size, sign, out[row])
+@lru_cache
+def _packed_rows(line: int) -> Any:
+    """As `_exact_rows`."""
+
+    @njit(cache=True, nogil=True)
+    def loop(
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        fixed: Array, free: Array, sign: Any, out: Array,
+    ) -> None:  # fmt: skip
+        dtype, size, width = F.dtype, free.size, F.shape[1]
+        leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
+        wide = line if line > 0 else whole_packs(size, lanes(F))
+        P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
+        G, b = np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
+        for row in range(first, last):
+            start, stop = indptr[row], indptr[row + 1]
+            if start == stop:
+                continue
+            clear(G, 0, b)
+            for begin in range(start, stop, BLOCK):
+                end = min(begin + BLOCK, stop)
+                if size == width:
+                    gather(begin, end, indices, ratings, shift, inv, F, P, m)
+                else:
+                    for k in range(begin, end):
+                        f = F[indices[k]]
+                        rest = dtype.type((ratings[k] - shift) * inv)
+                        for c in range(size if leading else 0, width):
+                            rest -= f[c] * fixed[c]
+                        m[k - begin] = rest
+                        if leading:
+                            copy_first(F, indices[k], size, P, k - begin)
+                        else:
+                            for a in range(size):
+                                P[k - begin, a] = f[free[a]]
+                add_gram(P, end - begin, G, 0, False)
+                add_lines(P, m, end - begin, b)
+            _add_packed(G, b, size, sign, out[row])
+
+    return loop
 
 
 def packed_grams(
@@ -208,37 +227,43 @@ def packed_grams(
     out = np.zeros((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
     for factors, sign in ((F, 1), (less, -1)):
         if factors is not None:
-            parts = indptr, indices, ratings, shift, inv, factors, fixed, free, F.dtype.type(sign), out, line
-            threads.over_rows(_packed_rows, indptr, len(indices) * line * line / 2 + out.size, *parts)
+            parts = indptr, indices, ratings, shift, inv, factors, fixed, free, F.dtype.type(sign), out
+            loop = _packed_rows(known(line, F.dtype))
+            threads.over_rows(loop, indptr, len(indices) * line * line / 2 + out.size, *parts)
     return out
 
 
-@njit(cache=True, nogil=True)
-def _solve_packed(
-    first: int, last: int, S: Array, out: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool
-) -> None:
-    size = out.shape[1]
-    pack = lanes(out)
-    columns = (size + 1 + pack - 1) // pack * pack
-    A, x = np.zeros((size + 1, columns)), np.zeros(columns)
-    for row in range(first, last):
-        place = 0
-        largest = 0.0
-        for a in range(size):
-            for c in range(a + 1):
-                A[a, c] = A[c, a] = S[row, place]
-                place += 1
-            A[a, a] += l2[a]
-            largest = max(largest, A[a, a])
-        for a in range(size):
-            A[a, size] = S[row, place + a]
-        if closed:
-            _solve(A, size, x, largest * 1e-12)
-        else:
-            x[:size] = out[row]
-            _descend(A, size, x, l1, lo, hi, 1e-11)
-            A[size] = 0
-        out[row] = x[:size]
+@lru_cache
+def _solve_packed(columns: int) -> Any:
+    """As `_exact_rows`."""
+
+    @njit(cache=True, nogil=True)
+    def loop(
+        first: int, last: int, S: Array, out: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool
+    ) -> None:
+        size = out.shape[1]
+        long = columns if columns > 0 else whole_packs(size + 1, lanes(out))
+        A, x = np.zeros((size + 1, long)), np.zeros(long)
+        for row in range(first, last):
+            place = 0
+            largest = 0.0
+            for a in range(size):
+                for c in range(a + 1):
+                    A[a, c] = A[c, a] = S[row, place]
+                    place += 1
+                A[a, a] += l2[a]
+                largest = max(largest, A[a, a])
+            for a in range(size):
+                A[a, size] = S[row, place + a]
+            if closed:
+                _solve(A, size, x, largest * 1e-12)
+            else:
+                x[:size] = out[row]
+                _descend(A, size, x, l1, lo, hi, 1e-11)
+                A[size] = 0
+            out[row] = x[:size]
+
+    return loop
 
 
 def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
@@ -246,16 +271,6 @@ def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array,
     rows, size = X.shape
     out = X.astype(np.float64)
     effort = rows * (size + 4) ** 3 / 3
-    threads.over_rows(_solve_packed, np.arange(rows + 1), effort, S, out, l1, l2, lo, hi, closed)
+    loop = _solve_packed(known(padded(size + 1, out.dtype), out.dtype))
+    threads.over_rows(loop, np.arange(rows + 1), effort, S, out, l1, l2, lo, hi, closed)
     return out
-
-
-def warm_up(dtype: Any, ratings_dtype: Any) -> None:
-    """Compile (or load from the disk cache) the kernels of this file."""
-    shift = np.dtype(ratings_dtype).type(0)
-    ratings = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, ratings_dtype), shift, shift
-    F = X = np.zeros((0, 1), dtype)
-    one, free, x = np.zeros(1, dtype), np.zeros(1, np.int64), np.zeros(1)
-    exact_rows(*ratings, F, X, F, F, one, one, one, one, free, True)
-    packed_grams(*ratings, F, one, free)
-    solve_packed(np.zeros((0, 2)), np.zeros((0, 1)), x, x, x, x, True)

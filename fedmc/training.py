@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc.client import users_at, warm_up
+from fedmc.client import users_at
 from fedmc.diagnostics import from_sums
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, require
 from fedmc.messages import Broadcast
 from fedmc.model import Model
-from fedmc.partition import Federation
+from fedmc.partition import Federation, Shard, narrow
 from fedmc.server import Round, rounds
 from fedmc.settings import Settings
 from fedmc.stopping import Stop, until
@@ -54,7 +56,7 @@ def train(
     check_domain(settings, federation)
     engine = LocalEngine(federation.shards)
     full = full or stop.tolerance is not None
-    warm_up(federation.shards[0], settings)
+    warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
     if settings.undecided:
         trials = choose(federation.shards, settings, budget, on_trial=on_trial)
@@ -75,6 +77,20 @@ def train(
     if last.diagnostics.objective is None:
         history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
     return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
+
+
+def warm_up(settings: Settings, ratings_dtype: Any) -> None:
+    """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
+    if not isinstance(settings.method, str):
+        return  # a method of the user's own sees its own clients only
+    chosen = settings.replace(active=1, sampler="uniform")
+    if chosen.undecided:
+        chosen = chosen.replace(penalty_users="l2:1")
+    table = sparse.csr_array(np.array([[0.5, 1], [1, 0.5]], ratings_dtype))
+    shard = Shard.of(0, np.arange(2), narrow(table), table)
+    with suppress(Diverged):
+        for _ in islice(rounds(LocalEngine([shard]), chosen), 3):
+            pass
 
 
 def check_domain(settings: Settings, federation: Federation) -> None:

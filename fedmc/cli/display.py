@@ -52,15 +52,15 @@ class Interrupt:
         self.asked = True
 
 
-def warm_up(shard: Any, settings: Any) -> None:
+def warm_up(settings: Any, federation: Any) -> None:
     """Load the compiled kernels, with a word on stderr where they are still to be compiled."""
-    from fedmc import client
+    from fedmc import training
 
     word = "compiling for this machine, the first time only: about 15 seconds\n"
     said = threading.Timer(1.5, lambda: sys.stderr.write(word))
     said.start()
     try:
-        client.warm_up(shard, settings)
+        training.warm_up(settings, federation.shards[0].by_user.data.dtype)
     finally:
         said.cancel()
 

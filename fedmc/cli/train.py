@@ -101,7 +101,7 @@ def train(
         if settings.undecided:
             settings = _choose(federation, settings)
             staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
-        warm_up(federation.shards[0], settings)
+        warm_up(settings, federation)
         with progress_of_rounds(rounds) as show:
 
             def on_round(round: Any) -> None:
@@ -136,7 +136,7 @@ def _choose(federation: Any, settings: Any) -> Any:
     each = budget.rounds_of_a_trial(settings, len(federation.shards))
     cost = f"at most {budget.trials} trials of {each} rounds"
     typer.echo(f"choosing the penalty on {budget.share:.0%} of each client's ratings: {cost}", err=True)
-    warm_up(federation.shards[0], settings)
+    warm_up(settings, federation)
     with progress_of_trials(budget.trials) as show:
         trials = tuning.choose(federation.shards, settings, budget, on_trial=show)
     best = tuning.best(trials)

@@ -54,7 +54,7 @@ def tune(
     settings = settings.replace(active=min(p, 10) if active is None else active)
     each = budget.rounds_of_a_trial(settings, p)
     typer.echo(f"at most {trials} trials of {each} rounds for each of {len(numbers)} rank(s)", err=True)
-    warm_up(federation.shards[0], settings)
+    warm_up(settings, federation)
     with progress_of_trials(trials * len(numbers)) as show:
         done = tuning.choose(federation.shards, settings, budget, numbers, show)
     chosen = tuning.best(done)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fedmc import partition, splits
 from fedmc.baselines import pooled
-from fedmc.client import warm_up
 from fedmc.datasets import load_source
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import Diverged, InputError
@@ -29,6 +28,7 @@ from fedmc.folders import write_whole
 from fedmc.partition import make_shards
 from fedmc.ratings import Ratings
 from fedmc.server import rounds, start_items
+from fedmc.training import warm_up
 
 Array = NDArray[Any]
 
@@ -93,7 +93,7 @@ def run_case(
         row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
-    warm_up(shards[0], settings)
+    warm_up(settings, settings.dtype)
     rows: list[dict[str, Any]] = []
     seconds, up, down, diverged = 0.0, 0, 0, None
     running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)
