@@ -290,19 +290,26 @@ def frobenius(F: Array) -> Any:
 
 @njit(cache=True, nogil=True)
 def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> None:
-    for row in range(V.shape[0]):
-        here = row if beta.shape[0] > 1 else 0
-        for a in range(V.shape[1]):
-            weight = beta[here, a if beta.shape[1] > 1 else 0]
-            move = step * weight * (W[row, a] - V[row, a])
-            Y[row, a] = Y_old[row, a] + move
-            change[row, a] = weight * (W[row, a] - W_old[row, a]) + move
+    """On flat arrays; beta holds one number, or one for each."""
+    pack, minus, one = lanes(V), splat(V.dtype.type(-1)), beta.size == 1
+    whole = V.size // pack * pack
+    for k in range(0, whole, pack):
+        weight, w = splat(beta[0]) if one else load(beta, k), load(W, k)
+        move = times(times(splat(step), weight), fma(minus, load(V, k), w))
+        store(Y, k, plus(load(Y_old, k), move))
+        store(change, k, fma(weight, fma(minus, load(W_old, k), w), move))
+    for k in range(whole, V.size):
+        last = beta[0] if one else beta[k]
+        moved = step * last * (W[k] - V[k])
+        Y[k] = Y_old[k] + moved
+        change[k] = last * (W[k] - W_old[k]) + moved
 
 
 def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array]:
     """Y = Y_old + step beta (W - V), and by how much beta W + Y grew."""
     Y, change = np.empty_like(W), np.empty_like(W)
-    _dual_step(V, W_old, Y_old, W, np.atleast_2d(np.asarray(beta, W.dtype)), W.dtype.type(step), Y, change)
+    flat = [array.reshape(-1) for array in (V, W_old, Y_old, W, np.asarray(beta, W.dtype))]
+    _dual_step(*flat, W.dtype.type(step), Y.reshape(-1), change.reshape(-1))
     return Y, change
 
 

@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich takes longer to load than all of help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)

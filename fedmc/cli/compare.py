@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from fedmc.cli.data import PARTITIONS
+from fedmc.cli.display import bar_of, print_table, say
 from fedmc.cli.train import share
 
 Option = typer.Option
@@ -105,19 +103,13 @@ def _run(study: Any, folder: Path) -> None:
         outcomes = running.run(study, folder, on_case, on_round)
     path = write_report(folder)
     _show(study.title, tables.summary(study, outcomes))
-    Console().print(f"tables, figures and report in {path.parent}: open {path}", soft_wrap=True, highlight=False)
+    say(f"tables, figures and report in {path.parent}: open {path}")
 
 
 @contextmanager
 def _progress(runs: int, rounds: int) -> Iterator[tuple[Callable[[str, int, bool], None], Callable[[int], None]]]:
     """A bar on stderr for the whole plan, with the time left; a run counts as its rounds."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar_of("{task.percentage:3.0f} %") as bar:
         task = bar.add_task("preparing", total=runs * rounds)
         done = [0]
 
@@ -139,12 +131,8 @@ def _show(title: str, lines: list[Any]) -> None:
         "rounds_to_1pc": "rounds to 1 %",
         "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds",
     }  # fmt: skip
-    table = Table(title=title)
-    for name, heading in headings.items():
-        table.add_column(heading, justify="left" if name == "method" else "right")
-    for line in lines:
-        table.add_row(*(short(getattr(line, name)) for name in headings))
-    Console().print(table)
+    rows = [[short(getattr(line, name)) for name in headings] for line in lines]
+    print_table(title, list(headings.values()), rows)
 
 
 def _seeds(words: str) -> tuple[int, ...]:

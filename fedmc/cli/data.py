@@ -17,8 +17,8 @@ Duplicates = Annotated[Any, Option(help="A (user, item) pair that comes twice: r
 PARTITIONS = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
 
-data = typer.Typer(help="Public and made-up data sets.", no_args_is_help=True)
-catalogue = typer.Typer(help="The items that organisations agree on.", no_args_is_help=True)
+data = typer.Typer(help="Public and made-up data sets.", no_args_is_help=True, rich_markup_mode=None)
+catalogue = typer.Typer(help="The items that organisations agree on.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @data.command("list")

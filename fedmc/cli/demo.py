@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fedmc.cli.display import progress_of_rounds
+from fedmc.cli.display import print_table, progress_of_rounds, say, warm_up
 
 CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 30, 5
 
@@ -35,8 +33,9 @@ def demo(
     train, test = split(ratings, 0.2, seed)
     owner = assign_users(len(ratings.users), CLIENTS, seed)
     settings = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed)
+    federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
+    warm_up(settings, federation)
     with progress_of_rounds(ROUNDS) as show:
-        federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
         run = training.train(federation, settings, Stop(ROUNDS), on_round=show)
     others = {
         "biases only, pooled": bias_rmse(train, test),
@@ -59,22 +58,16 @@ def demo(
 
 
 def _show(ratings: object, rows: list[tuple[str, str, float]], out: Path) -> None:
-    console = Console()
-    table = Table(title=f"{ratings}, {CLIENTS} clients, 20 % held out, rank {RANK}")
-    table.add_column("method")
-    table.add_column("what leaves a client")
-    table.add_column("test RMSE (stars)", justify="right")
-    for name, leaves, rmse in rows:
-        table.add_row(name, leaves, f"{rmse:.4f}")
-    console.print(table)
+    title = f"{ratings}, {CLIENTS} clients, 20 % held out, rank {RANK}"
+    columns = "method", "what leaves a client", "test RMSE (stars)"
+    print_table(title, columns, [(name, leaves, f"{rmse:.4f}") for name, leaves, rmse in rows])
     alone, federated, pooled = rows[1][2], rows[2][2], rows[3][2]
     better = "less" if federated < alone else "more"
     against = f"{abs(federated / pooled - 1):.1%} {'below' if federated < pooled else 'above'}"
-    console.print(
+    say(
         f"Training together without sharing a rating errs {abs(1 - federated / alone):.1%} {better} than each client "
         f"alone, and ends {against} the same model on pooled data. "
-        "Only changes to sums over each item travelled; user factors and ratings stayed where they were.",
-        soft_wrap=True,
+        "Only changes to sums over each item travelled; user factors and ratings stayed where they were."
     )
-    console.print(f"report in {out / 'report.html'}: open it in a browser", soft_wrap=True, highlight=False)
-    console.print(f"model kept in {out}: try  fedmc recommend {out} 1", soft_wrap=True, highlight=False)
+    say(f"report in {out / 'report.html'}: open it in a browser")
+    say(f"model kept in {out}: try  fedmc recommend {out} 1")

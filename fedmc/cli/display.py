@@ -1,27 +1,15 @@
-"""What a person sees of a run: progress on stderr, tables on stdout."""
+"""What a person sees of a run: progress on stderr, tables on stdout. rich is loaded by those who draw, not for help."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
 
 ROWS = {
     "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)", "rounds": "rounds",
@@ -66,16 +54,43 @@ def warm_up(settings: Any, federation: Any) -> None:
 
 
 @contextmanager
+def bar_of(*columns: str) -> Iterator[Any]:
+    """A bar on stderr with what it says, itself, these of rich's columns (or texts), and the time left."""
+    from rich import progress
+    from rich.console import Console
+
+    made = [getattr(progress, name)() if hasattr(progress, name) else progress.TextColumn(name) for name in columns]
+    parts = progress.TextColumn("{task.description}"), progress.BarColumn(), *made, progress.TimeRemainingColumn()
+    with progress.Progress(*parts, console=Console(stderr=True), transient=True) as bar:
+        yield bar
+
+
+def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], bold: int = -1) -> None:
+    """A table on stdout: words on the left of their column, numbers on the right, one row in bold."""
+    from rich.console import Console
+    from rich.table import Table
+
+    lines = [tuple(row) for row in rows]
+    table = Table(title=title)
+    for k, name in enumerate(columns):
+        numbers = all(row[k][:1] in "-+0123456789.–" for row in lines)
+        table.add_column(name, justify="right" if numbers else "left")
+    for k, row in enumerate(lines):
+        table.add_row(*row, style="bold" if k == bold else None)
+    Console().print(table)
+
+
+def say(text: str) -> None:
+    """A sentence on stdout, not broken into lines."""
+    from rich.console import Console
+
+    Console().print(text, soft_wrap=True, highlight=False)
+
+
+@contextmanager
 def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
     """A bar on stderr that the caller feeds with rounds."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar_of("MofNCompleteColumn", "{task.fields[now]}") as bar:
         task = bar.add_task("preparing", total=total, now="")
 
         def show(round: Any) -> None:
@@ -91,8 +106,7 @@ def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
 @contextmanager
 def progress_of_trials(most: int) -> Iterator[Callable[[Any], None]]:
     """A bar on stderr that the caller feeds with trials."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar_of("MofNCompleteColumn") as bar:
         task = bar.add_task("trials", total=most)
 
         def show(trial: Any) -> None:
@@ -105,27 +119,22 @@ def progress_of_trials(most: int) -> Iterator[Callable[[Any], None]]:
 @contextmanager
 def progress_of_bytes(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on stderr for a download."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bar_of("DownloadColumn", "TransferSpeedColumn") as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show_summary(summary: dict[str, Any], folder: Path) -> None:
     """A short table of how a run ended and where it is."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(show_header=False, box=None)
     for name, label in ROWS.items():
         if summary.get(name) is not None:
             table.add_row(label, _text(name, summary[name]))
-    console = Console()
-    console.print(table)
-    console.print(f"run kept in {folder}", soft_wrap=True, highlight=False)
+    Console().print(table)
+    say(f"run kept in {folder}")
 
 
 def _text(name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmc.cli.data import PARTITIONS
-from fedmc.cli.display import Interrupt, progress_of_rounds, show_summary, warm_up
+from fedmc.cli.display import Interrupt, progress_of_rounds, progress_of_trials, show_summary, warm_up
 
 Option = typer.Option
 PENALTIES = "none, l2:W, l1:W, elastic-net:L1,L2, non-negative, box:LO,HI or group-l2:W"
@@ -130,7 +130,6 @@ def train(
 def _choose(federation: Any, settings: Any) -> Any:
     """The settings with a penalty that the clients' held-out ratings chose, and a word on what that took."""
     from fedmc import tuning
-    from fedmc.cli.display import progress_of_trials
 
     budget = tuning.Budget()
     each = budget.rounds_of_a_trial(settings, len(federation.shards))

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedmc.cli.data import PARTITIONS
-from fedmc.cli.display import progress_of_trials, warm_up
+from fedmc.cli.display import print_table, progress_of_trials, warm_up
 from fedmc.cli.train import share
 
 Option = typer.Option
@@ -67,14 +65,14 @@ def tune(
 
 
 def _show(trials: list[Any], chosen: Any) -> None:
-    table = Table(title="RMSE on ratings that the clients held out")
-    for name in ("rank", "l2 weight", "validation RMSE", "rounds", "MB up", "seconds"):
-        table.add_column(name, justify="right")
-    for trial in sorted(trials, key=lambda trial: (trial.rank, trial.weight)):
-        cells = [str(trial.rank), f"{trial.weight:.4g}", f"{trial.validation_rmse:.4f}", str(trial.rounds)]
-        cells += [f"{trial.bytes_up / 1e6:,.1f}", f"{trial.seconds:.1f}"]
-        table.add_row(*cells, style="bold" if trial is chosen else None)
-    Console().print(table)
+    ordered = sorted(trials, key=lambda trial: (trial.rank, trial.weight))
+    rows = [
+        (str(t.rank), f"{t.weight:.4g}", f"{t.validation_rmse:.4f}", str(t.rounds), f"{t.bytes_up / 1e6:,.1f}",
+         f"{t.seconds:.1f}")
+        for t in ordered
+    ]  # fmt: skip
+    columns = "rank", "l2 weight", "validation RMSE", "rounds", "MB up", "seconds"
+    print_table("RMSE on ratings that the clients held out", columns, rows, ordered.index(chosen))
 
 
 def _ranks(words: str) -> list[int]:
