@@ -49,19 +49,25 @@ def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     return np.einsum("kr,kr->k", X[rows], F[matrix.indices]), (matrix.data - mean) / scale
 
 
+def misfit(problem: Problem, F: Array, X: Array) -> tuple[float, float]:
+    """f(X), and sum (prediction - rating)^2 on the rating scale."""
+    squared_scale = problem.scaling.scale**2
+    if isinstance(problem.loss, Square):
+        total = float(kernels.squared_errors(*raw(problem), F, X).sum())
+        return total / 2, total * squared_scale
+    scores, ratings = _scores(problem, F, X)
+    errors = np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)
+    return float(problem.loss.value(scores, ratings).sum(dtype=np.float64)), float(errors) * squared_scale
+
+
 def loss_value(problem: Problem, F: Array, X: Array) -> float:
     """f(X)"""
-    if isinstance(problem.loss, Square):
-        return float(kernels.squared_errors(*raw(problem), F, X).sum()) / 2
-    return float(problem.loss.value(*_scores(problem, F, X)).sum(dtype=np.float64))
+    return misfit(problem, F, X)[0]
 
 
 def squared_error(problem: Problem, F: Array, X: Array) -> float:
     """sum (prediction - rating)^2 on the rating scale."""
-    if isinstance(problem.loss, Square):
-        return float(kernels.squared_errors(*raw(problem), F, X).sum()) * problem.scaling.scale**2
-    scores, ratings = _scores(problem, F, X)
-    return float(np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)) * problem.scaling.scale**2
+    return misfit(problem, F, X)[1]
 
 
 def gradient(problem: Problem, F: Array, X: Array) -> Array:

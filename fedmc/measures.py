@@ -29,13 +29,16 @@ def measure(shard: Shard, U: Array, state: ClientState | None, cast: Broadcast) 
     problem = Problem(shard.by_user, cast.settings.make_loss(), cast.scaling)
     penalty, _ = cast.settings.penalties(cast.clients)
     factors = U[:, : cast.settings.rank]
+    loss, error = inner.misfit(problem, cast.V, U)
     parts: dict[str, Any] = {
-        "loss": inner.loss_value(problem, cast.V, U),
+        "loss": loss,
+        "train_count": shard.by_user.nnz,
+        "train_error": error,
         "penalty": penalty.value(U),
         "nonzeros": np.count_nonzero(factors),
         "entries": factors.size,
     }
-    for name, held_out in (("train", shard.by_user), ("test", shard.test), ("validation", shard.validation)):
+    for name, held_out in (("test", shard.test), ("validation", shard.validation)):
         count = 0 if held_out is None else held_out.nnz
         parts[f"{name}_count"] = count
         parts[f"{name}_error"] = inner.squared_error(problem._replace(matrix=held_out), cast.V, U) if count else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -40,7 +41,7 @@ def train(
     settings: Settings,
     stop: Stop | None = None,
     *,
-    measure_every: int = 1,
+    measure_every: int | None = None,
     full: bool = False,
     budget: Budget | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
@@ -49,6 +50,7 @@ def train(
 ) -> Run:
     """Train over simulated clients. A run that diverges ends with its last finite model and says so.
 
+    Measured is every `measure_every`-th round; where that is not given, as often as costs little.
     With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings the clients hold out;
     then all their ratings train.
     """
@@ -63,6 +65,8 @@ def train(
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
+    if measure_every is None:
+        measure_every = 1 if full or stop.patience is not None else rhythm(settings, engine.clients, stop.rounds)
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
     try:
         for round in until(running, stop, interrupted):
@@ -77,6 +81,17 @@ def train(
     if last.diagnostics.objective is None:
         history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
     return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
+
+
+def rhythm(settings: Settings, clients: int, number: int) -> int:
+    """Rounds between measurements so that all of them cost at most about a seventh of a run.
+
+    A measurement reads the ratings of all clients, a round those of the active ones: it costs as much as that many
+    rounds, times a share that was measured (`benchmarks/scale.py`) and is larger where users are fitted to V first.
+    """
+    of_a_round = (0.3 if settings.fold_in else 0.15) * clients / min(settings.active, clients)
+    affordable = int(0.15 * number / of_a_round) - 1  # besides the first
+    return max(1, math.ceil(number / affordable)) if affordable > 0 else max(1, number)
 
 
 def warm_up(settings: Settings, ratings_dtype: Any) -> None:

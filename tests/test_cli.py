@@ -339,6 +339,8 @@ def test_divergence_keeps_the_last_finite_model(table, tmp_path):
         "2000",
         "--beta",
         "1e-9",
+        "--measure-every",
+        "1",
         "--out",
         "run",
     ]

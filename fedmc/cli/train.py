@@ -41,7 +41,7 @@ def train(
     tolerance: Annotated[float | None, Option(help="Stop when both relative residuals are below.")] = None,
     seconds: Annotated[float | None, Option(help="Stop after so many seconds of updates.")] = None,
     diagnostics: Annotated[bool, Option("--diagnostics", help="Also what the theory speaks of (slower).")] = False,
-    measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
+    measure_every: Annotated[int | None, Option(help="Rounds between measurements; few if not given.")] = None,
     columns: Annotated[str | None, Option(help="Names of the user, item and rating columns, with commas.")] = None,
     duplicates: Annotated[Any, Option(help="A pair that comes twice: refuse, last or mean.", parser=str)] = "refuse",
     seed: Annotated[int, Option(help="Same seed, same bits.")] = 0,
@@ -84,7 +84,7 @@ def train(
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
         dtype=dtype, seed=seed,
     )  # fmt: skip
-    require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+    require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation is None:
         raise InputError("--patience needs validation ratings: add --validation 0.1")
