@@ -26,6 +26,7 @@ class FedMC:
     """Federated matrix completion: the users of a table spread over clients that share item factors only.
 
     Settings left at None take the preset's value: `fast` (the default) or `paper` (FedMC-ADMM as published).
+    Measured are as many rounds as cost little, unless `measure_every` says otherwise.
     `penalty_users="auto"` chooses the l2 weight first, on a tenth of each client's ratings.
     After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`, `trials_`.
     """
@@ -55,6 +56,7 @@ class FedMC:
         seconds: float | None = None,
         duplicates: Duplicates = "refuse",
         full_diagnostics: bool = False,
+        measure_every: int | None = None,
         seed: int = 0,
     ) -> None:
         for name, value in list(locals().items()):
@@ -83,7 +85,9 @@ class FedMC:
             "patience needs validation ratings: set validation=0.1",
         )
         shards = make_shards(ratings, owner, settings.dtype, validation=validation)
-        run = train(Federation(shards, ratings.users, ratings.items), settings, stop, full=params["full_diagnostics"])
+        federation = Federation(shards, ratings.users, ratings.items)
+        measured = {"measure_every": params["measure_every"], "full": params["full_diagnostics"]}
+        run = train(federation, settings, stop, **measured)
         self.model_, self.history_, self.trials_ = run.model, run.history, run.trials
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)

@@ -135,6 +135,7 @@ def _all_rows(
     scale: Array,
 ) -> None:  # fmt: skip
     width, one, held, last_lines = out.shape[1], out.dtype.type(1), 0, x.shape[0] - 2
+    scaled = False
     l1, l2, lo, hi = numbers[0], numbers[1], numbers[2], numbers[3]
     for row in range(first, last):
         start, stop = indptr[row], indptr[row + 1]
@@ -143,7 +144,8 @@ def _all_rows(
             for a in range(width):
                 out[row, a] = keep[here, a] * out[row, a] + (one - keep[here, a]) * anchor[row, a]
             continue
-        if row == first or rho.shape[0] > 1:
+        if not scaled or rho.shape[0] > 1:
+            scaled = True
             if rho.shape[0] > 0:
                 copy_row(rho, here, tie, 0)
             for a in range(width):

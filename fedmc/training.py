@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ def train(
     measure_every: int | None = None,
     full: bool = False,
     budget: Budget | None = None,
+    spill: str | Path | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     interrupted: Callable[[], bool] = lambda: False,
@@ -51,12 +53,13 @@ def train(
     """Train over simulated clients. A run that diverges ends with its last finite model and says so.
 
     Measured is every `measure_every`-th round; where that is not given, as often as costs little.
+    With `spill`, a folder, the clients' states lie there instead of in memory.
     With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings the clients hold out;
     then all their ratings train.
     """
     stop = stop or Stop()
     check_domain(settings, federation)
-    engine = LocalEngine(federation.shards)
+    engine = LocalEngine(federation.shards, spill)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []

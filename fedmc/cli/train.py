@@ -42,6 +42,7 @@ def train(
     seconds: Annotated[float | None, Option(help="Stop after so many seconds of updates.")] = None,
     diagnostics: Annotated[bool, Option("--diagnostics", help="Also what the theory speaks of (slower).")] = False,
     measure_every: Annotated[int | None, Option(help="Rounds between measurements; few if not given.")] = None,
+    spill: Annotated[Path | None, Option(help="Keep the clients' states in files here, not in memory.")] = None,
     columns: Annotated[str | None, Option(help="Names of the user, item and rating columns, with commas.")] = None,
     duplicates: Annotated[Any, Option(help="A pair that comes twice: refuse, last or mean.", parser=str)] = "refuse",
     seed: Annotated[int, Option(help="Same seed, same bits.")] = 0,
@@ -54,7 +55,7 @@ def train(
 
     Ctrl-C stops after the round and keeps the run.
     """
-    from fedmc import training
+    from fedmc import memory, training
     from fedmc.cli.runs import RunFolder, to_json
     from fedmc.errors import InputError, require
     from fedmc.preparing import Plan, federation_of
@@ -94,6 +95,9 @@ def train(
     p = len(federation.shards)
     settings = settings.replace(active=min(p, 10) if active is None else active)
     settings.make_sampler(p)
+    word = memory.check(federation.shards, settings, rounds, spill is not None)
+    if word is not None:
+        typer.echo(word, err=True)
 
     said = {"source": without_password(source), "clients": p, "rounds": rounds, "partition": partition}
     with folder.staged() as staged, Interrupt() as interrupt:
@@ -109,8 +113,8 @@ def train(
                 show(round)
 
             run = training.train(
-                federation, settings, stop, measure_every=measure_every, full=diagnostics, on_round=on_round,
-                interrupted=interrupt,
+                federation, settings, stop, measure_every=measure_every, full=diagnostics, spill=spill,
+                on_round=on_round, interrupted=interrupt,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         if report:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
+from pathlib import Path
 
 from fedmc import threads
 from fedmc.client import ClientState, respond
+from fedmc.engines.spill import Spilled
 from fedmc.messages import Broadcast, Sums, add_up
 from fedmc.partition import Shard
 
 
 class LocalEngine:
-    """Shards and the states of their clients; replies are added in the order of the client numbers."""
+    """Shards and the states of their clients; replies are added in the order of the client numbers.
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    With `spill`, a folder, the states lie there and not in memory.
+    """
+
+    def __init__(self, shards: Sequence[Shard], spill: str | Path | None = None) -> None:
         self.shards = list(shards)
-        self.states: list[ClientState | None] = [None] * len(self.shards)
+        self.states: MutableSequence[ClientState | None] = [None] * len(self.shards)
+        if spill is not None:
+            self.states = Spilled(spill, len(self.shards))
         self._before: dict[int, ClientState | None] = {}
 
     @property

@@ -1,0 +1,212 @@
+"""Threads, memory and precision: what must not change when a run gets large."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedmc import kernels, memory, reference, solves, threads
+from fedmc.engines.local import LocalEngine
+from fedmc.engines.spill import Spilled
+from fedmc.errors import DataError, InputError
+from fedmc.partition import Federation, make_shards
+from fedmc.server import rounds
+from fedmc.settings import Settings
+from fedmc.stopping import Stop
+from fedmc.training import rhythm, train
+from tests.conftest import local_engine, planted
+
+KINDS = {
+    "paper": Settings.preset("paper", rank=3, beta=0.5, active=3),
+    "exact": Settings.preset("fast", rank=3, update="exact", active=3),
+    "curvature": Settings.preset("fast", rank=3, active=3),
+}
+
+
+def last_V(engine, settings, number=8):
+    for round in rounds(engine, settings):
+        if round.number == number:
+            return round.V
+    raise AssertionError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spread", ["equal", "one huge client"])
+def test_the_number_of_threads_changes_no_bit(kind, spread, monkeypatch):
+    monkeypatch.setattr(threads, "WORTH", 0)  # share whatever can be shared
+    ratings = planted(users=300, items=60)
+    owner = np.arange(300) % 10 if spread == "equal" else np.maximum(np.arange(300) - 290, 0)
+    found = []
+    for count in (1, 2, 5):
+        with threads.limited(count):
+            found.append(last_V(LocalEngine(make_shards(ratings, owner, "float64")), KINDS[kind]))
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+@given(sizes=st.lists(st.integers(0, 100_000), max_size=60), count=st.integers(1, 4))
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_results_come_in_order_whoever_made_them(sizes, count):
+    with threads.limited(count):
+        assert list(threads.in_order(lambda k: 3 * k, range(len(sizes)), sizes)) == [3 * k for k in range(len(sizes))]
+
+
+def test_an_error_in_a_thread_is_the_callers_and_the_threads_go_on():
+    def fail(k):
+        if k == 7:
+            raise DataError("seven")
+        return k
+
+    with threads.limited(3):
+        with pytest.raises(DataError, match="seven"):
+            list(threads.in_order(fail, range(20), [1] * 20))
+        assert list(threads.in_order(lambda k: k, range(20), [1] * 20)) == list(range(20))
+
+
+def test_threads_by_the_environment(monkeypatch):
+    monkeypatch.setenv(threads.VARIABLE, "3")
+    assert threads.available() == 3
+    for wrong in ("0", "two"):
+        monkeypatch.setenv(threads.VARIABLE, wrong)
+        with pytest.raises(InputError, match=threads.VARIABLE):
+            threads.available()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_on_disk_change_no_bit(kind, tmp_path):
+    ratings = planted(users=60, items=20)
+    owner = np.arange(60) % 6
+    shards = make_shards(ratings, owner, "float64")
+    spilled = LocalEngine(shards, tmp_path)
+    assert isinstance(spilled.states, Spilled)
+    assert last_V(spilled, KINDS[kind]).tobytes() == last_V(LocalEngine(shards), KINDS[kind]).tobytes()
+    assert len(list(tmp_path.glob("*/client-*.npz"))) == 6
+    del spilled
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_the_same_with_states_on_disk(tmp_path):
+    ratings = planted(users=60, items=20)
+    federation = Federation(make_shards(ratings, np.arange(60) % 6, "float64"), ratings.users, ratings.items)
+    models = [train(federation, KINDS["paper"], Stop(5), spill=folder).model for folder in (None, tmp_path)]
+    assert models[0].U.tobytes() == models[1].U.tobytes()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_under_the_states_is_an_error_that_says_so(tmp_path, monkeypatch):
+    states = Spilled(tmp_path, 2)
+    monkeypatch.setattr(Spilled, "_path", lambda self, client: "/dev/full")
+    engine = local_engine(planted(), 2)
+    last_V(engine, KINDS["curvature"].replace(active=2), 1)
+    with pytest.raises(DataError, match="cannot write the state of client 0"):
+        states[0] = engine.states[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predicted_memory_covers_what_the_states_take(kind):
+    engine = local_engine(planted(users=200, items=100, density=0.1), 20)
+    settings = KINDS[kind].replace(active=20)
+    last_V(engine, settings, 2)
+    taken = sum(
+        sum(part.nbytes for name, part in s._asdict().items() if name not in ("V", "rated")) for s in engine.states
+    )
+    predicted = memory.needed(engine.shards, settings, 2)["clients"]
+    assert taken <= predicted <= 1.3 * taken + 10_000
+
+
+def test_clients_that_rated_little_remember_little():
+    """With exact solves p x n x r does not bound the number of clients."""
+    ratings = planted(users=100, items=1000, density=0.005)
+    engine = LocalEngine(make_shards(ratings, np.arange(100), "float64"))
+    last_V(engine, KINDS["exact"].replace(active=100), 2)
+    W = sum(state.W_rated.size for state in engine.states)
+    assert sum(len(shard.rated) for shard in engine.shards) * 5 == W
+    assert W < 0.03 * 100 * 1000 * 5
+
+
+def test_what_cannot_fit_is_refused_with_the_cure(monkeypatch):
+    shards = local_engine(planted(users=100, items=50), 50).shards
+    monkeypatch.setattr(memory, "available", lambda: 100_000)
+    with pytest.raises(InputError, match=r"needs about .* for the clients.*--spill"):
+        memory.check(shards, KINDS["paper"].replace(rank=50), 1)
+    monkeypatch.setattr(memory, "available", lambda: 10**12)
+    assert memory.check(shards, KINDS["paper"], 1) is None
+    monkeypatch.setattr(memory, "WORTH_SAYING", 10)
+    assert "GB of memory of 1000.0 GB free" in memory.check(shards, KINDS["paper"], 1)
+
+
+def test_memory_that_is_free_is_known_here():
+    assert memory.available() > 10**7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_ends_where_float64_does(kind):
+    ends = []
+    for dtype in ("float32", "float64"):
+        engine = local_engine(planted(users=150, items=40), 5, dtype)
+        for round in rounds(engine, KINDS[kind].replace(dtype=dtype)):
+            if round.number == 60:
+                ends.append(round.diagnostics.objective)
+                break
+    assert ends[0] == pytest.approx(ends[1], rel=1e-3)
+    assert ends[0] != ends[1]
+
+
+@pytest.mark.parametrize("width", [12, 16, 17, 33, 64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kernels_at_other_widths(width, dtype):
+    """Loops that are compiled for their width, and those that take any."""
+    rng = np.random.default_rng(width)
+    mask = rng.random((30, 90)) < rng.random((30, 1))
+    indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int32)
+    ratings = indptr, np.nonzero(mask)[1].astype(np.int32), rng.random(indptr[-1]).astype(dtype), dtype(0.5), dtype(2)
+    F, X, anchor = (rng.normal(size=(n, width)).astype(dtype) / 4 for n in (90, 30, 30))
+    rho, numbers = np.full((1, width), dtype(0.7)), [np.full(width, v, dtype) for v in (0, 0.3, -np.inf, np.inf)]
+    L, free = dtype(np.linalg.norm(F.T @ F)), np.arange(width - 2)
+    fixed = np.concatenate([np.zeros(width - 2), [0.5, 1]]).astype(dtype)
+    calls = {
+        "prox_steps": (*ratings, F, X, rho, anchor, *numbers, L, 7, False),
+        "exact_rows": (*ratings, F, X, rho, anchor, *(n[:-2] for n in numbers), free, True),
+        "packed_grams": (*ratings, F, fixed, free),
+        "squared_errors": (*ratings, F, X),
+        "gradient_rows": (*ratings, F, X),
+    }
+    tolerance = {np.float32: 2e-3, np.float64: 1e-10}[dtype]
+    for name, arguments in calls.items():
+        fast = getattr(solves if hasattr(solves, name) else kernels, name)(*arguments)
+        slow = getattr(reference, name)(*arguments)
+        np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance, err_msg=name)
+    assert kernels.frobenius(F) == pytest.approx(np.linalg.norm(F.T @ F), rel=tolerance)
+
+
+def test_packed_grams_less_others():
+    rng = np.random.default_rng(0)
+    ratings = np.array([0, 2, 3], np.int32), np.array([0, 1, 1], np.int32), rng.random(3), 0.0, 1.0
+    F, old = rng.random((2, 2, 4))
+    both = [solves.packed_grams(*ratings, factors, np.zeros(4), np.arange(4)) for factors in (F, old)]
+    np.testing.assert_allclose(
+        solves.packed_grams(*ratings, F, np.zeros(4), np.arange(4), old), both[0] - both[1], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("fold_in", [True, False])
+@pytest.mark.parametrize(("clients", "active"), [(100, 10), (10, 10), (10_000, 100), (3, 1)])
+@pytest.mark.parametrize("number", [1, 30, 100, 1000])
+def test_measurements_stay_within_their_share(fold_in, clients, active, number):
+    settings = KINDS["curvature"].replace(fold_in=fold_in, active=active)
+    every = rhythm(settings, clients, number)
+    taken = 2 + (number - 1) // every  # the first, every so many, the last
+    share = 0.3 if fold_in else 0.15
+    assert taken <= 2 or taken * share * clients / active <= 0.15 * number + share * clients / active
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys; import fedmc.cli; print([m for m in ('numba', 'scipy', 'rich', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
