@@ -25,8 +25,8 @@ R = TypeVar("R")
 
 VARIABLE = "FEDMC_THREADS"
 WORTH = 1_000_000  # multiply-adds below which rows are not shared
-BATCH = 20_000  # ratings of small clients that make a batch
-WINDOW = 8  # batches a thread whose results may wait for their turn
+SHARED = 300_000  # nanoseconds that a client must take for several to run side by side
+WINDOW = 8  # clients a thread whose results may wait for their turn
 
 _inside = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -78,26 +78,26 @@ def pieces(indptr: Array, count: int) -> Array:
     return bounds
 
 
-def in_order(function: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> Iterator[R]:
-    """function(item) of every item, in their order; small ones side by side, and each large one by all threads.
+def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[float]) -> Iterator[R]:
+    """function(item) of every item, in their order: side by side, but a large one by all threads, after the other.
 
-    Some run ahead of what was taken, but no more than a window: results that wait cost memory.
+    Efforts are nanoseconds in the kernels. Where they are few, Python's lock would cost more than a second thread
+    brings, and one does it all. Some run ahead of what was taken, but no more than a window: results cost memory.
     """
-    threads, total = available(), sum(sizes)
-    if threads == 1 or len(items) == 1 or getattr(_inside, "thread", False):
+    threads, total = available(), sum(efforts)
+    if threads == 1 or total < SHARED * len(items) or len(items) == 1 or getattr(_inside, "thread", False):
         yield from map(function, items)
         return
-    window: list[list[int]] = []
-    for batch in [*_batches(sizes, min(BATCH, total / (8 * threads))), []]:
-        large = sum(sizes[k] for k in batch) > total / (2 * threads)
-        if large or not batch or len(window) == WINDOW * threads:
-            for results in _share(lambda batch: [function(items[k]) for k in batch], window, threads):
-                yield from results
+    window: list[T] = []
+    for item, effort in [*zip(items, efforts, strict=True), (None, 0.0)]:
+        large = effort > total / (2 * threads)
+        if large or item is None or len(window) == WINDOW * threads:
+            yield from _share(function, window, threads)
             window = []
-        if large:
-            yield from (function(items[k]) for k in batch)
-        else:
-            window.append(batch)
+        if item is not None and large:
+            yield function(item)
+        elif item is not None:
+            window.append(item)
 
 
 def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list[R]:
@@ -122,20 +122,6 @@ def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list
     if failed:
         raise failed[0]
     return results
-
-
-def _batches(sizes: Sequence[int], enough: float) -> Iterator[list[int]]:
-    """Neighbours together until they are enough."""
-    batch: list[int] = []
-    held = 0
-    for k, size in enumerate(sizes):
-        batch.append(k)
-        held += size
-        if held >= enough:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
