@@ -22,7 +22,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/speed.py
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -57,18 +57,21 @@ def gather(
 
 
 @inlined
-def add_gram(P: Array, count: int, G: Array, top: int, whole: bool) -> None:
+def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool) -> None:
     """G += sum p p' over the first lines of P: all of it, or the packs on and right of the diagonal.
 
-    G lies in the lines from `top` on.
+    G lies in the lines from `top` on; `fresh`: it is taken as 0 before.
     """
     width, step = P.shape[1], lanes(P)
+    zero = splat(P.dtype.type(0))
     for a in range(0, width, 4):
         c, t = 0 if whole else a // step * step, top + a
         while c + step < width:
             d = c + step
-            a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
-            b0, b1, b2, b3 = load(G, (t, d)), load(G, (t + 1, d)), load(G, (t + 2, d)), load(G, (t + 3, d))
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = zero
+            if not fresh:
+                a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
+                b0, b1, b2, b3 = load(G, (t, d)), load(G, (t + 1, d)), load(G, (t + 2, d)), load(G, (t + 3, d))
             for k in range(count):
                 p, q = load(P, (k, c)), load(P, (k, d))
                 x = spread(P, (k, a))
@@ -89,7 +92,9 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool) -> None:
             store(G, (t + 3, d), b3)
             c += 2 * step
         if c < width:
-            a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
+            a0 = a1 = a2 = a3 = zero
+            if not fresh:
+                a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
             for k in range(count):
                 p = load(P, (k, c))
                 a0 = fma(spread(P, (k, a)), p, a0)
@@ -103,27 +108,18 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool) -> None:
 
 
 @inlined
-def add_lines(P: Array, m: Array, count: int, b: Array) -> None:
+def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool) -> None:
     """b += sum m p over the first lines of P."""
     for c in range(0, P.shape[1], lanes(P)):
-        even = load(b, c)
-        odd = splat(P.dtype.type(0))
+        even = odd = splat(P.dtype.type(0))
+        if not fresh:
+            even = load(b, c)
         for k in range(0, count - 1, 2):
             even = fma(spread(m, k), load(P, (k, c)), even)
             odd = fma(spread(m, k + 1), load(P, (k + 1, c)), odd)
         if count % 2:
             even = fma(spread(m, count - 1), load(P, (count - 1, c)), even)
         store(b, c, plus(even, odd))
-
-
-@inlined
-def clear(G: Array, top: int, b: Array) -> None:
-    """G = 0, b = 0"""
-    zero = splat(G.dtype.type(0))
-    for c in range(0, G.shape[1], lanes(G)):
-        store(b, c, zero)
-        for a in range(top, top + G.shape[1]):
-            store(G, (a, c), zero)
 
 
 @inlined
@@ -141,13 +137,16 @@ def gram(
     P: Array, m: Array, G: Array, top: int, b: Array,
 ) -> None:  # fmt: skip
     """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G begins in line `top`."""
-    clear(G, top, b)
     whole = stop - start < WHOLE
-    for begin in range(start, stop, BLOCK):
+    end = min(start + BLOCK, stop)
+    gather(start, end, indices, ratings, shift, inv, F, P, m)
+    add_gram(P, end - start, G, top, whole, True)
+    add_lines(P, m, end - start, b, True)
+    for begin in range(start + BLOCK, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         gather(begin, end, indices, ratings, shift, inv, F, P, m)
-        add_gram(P, end - begin, G, top, whole)
-        add_lines(P, m, end - begin, b)
+        add_gram(P, end - begin, G, top, whole, False)
+        add_lines(P, m, end - begin, b, False)
     if not whole:
         mirror(G, top)
 

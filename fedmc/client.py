@@ -133,13 +133,13 @@ def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied
     old = start(shard, cast) if state is None else state
     settings, V, beta = cast.settings, cast.V, cast.beta
     U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, cast)
-    coupling = Coupling(cast.clients * beta, V - old.Y / beta)
+    coupling = Coupling(cast.clients * beta, kernels.anchors(V, old.Y, beta))
     problem = Problem(shard.by_item, settings.make_loss(), cast.scaling)
     W = inner.prox_steps(problem, U, old.W, _items_free(cast), settings.inner_steps, coupling, settings.passes)
-    Y, change = kernels.dual_step(V, old.W, old.Y, W, beta, settings.dual_step)
+    Y, change, finite = kernels.dual_step(V, old.W, old.Y, W, beta, settings.dual_step)
     if joined:
         change = (beta * W + Y).astype(W.dtype, copy=False)
-    _check(change, shard, cast)
+    _check(finite, shard, cast)
     return Tied(U, W, Y), Sums.of(S=change, joined=int(joined))
 
 
@@ -155,16 +155,17 @@ def exact_round(shard: Shard, state: TiedRated | None, cast: Broadcast) -> tuple
     problem = Problem(shard.by_rated, settings.make_loss(), cast.scaling)
     numbers = coefficients(_items_free(cast), settings.width)
     assert numbers is not None
-    W = inner.exact(problem, U, old.W_rated, numbers, Coupling(cast.clients * beta, V - old.Y_rated / beta))
-    Y, near = kernels.dual_step(V, old.W_rated, old.Y_rated, W, beta, settings.dual_step)
+    coupling = Coupling(cast.clients * beta, kernels.anchors(V, old.Y_rated, beta))
+    W = inner.exact(problem, U, old.W_rated, numbers, coupling)
+    Y, near, finite = kernels.dual_step(V, old.W_rated, old.Y_rated, W, beta, settings.dual_step)
     change = np.asarray(cast.beta * (cast.V if joined else cast.V - old.V), W.dtype)
     change[rated] = beta * W + Y if joined else near
-    _check(change, shard, cast)
+    _check(finite, shard, cast)
     return TiedRated(U, rated, W, Y, cast.V), Sums.of(S=change, joined=int(joined))
 
 
-def _check(change: Array, shard: Shard, cast: Broadcast) -> None:
-    if not np.isfinite(change).all():
+def _check(finite: bool, shard: Shard, cast: Broadcast) -> None:
+    if not finite:
         raise Diverged(cast.round, f"client {shard.client} got item factors that are not finite", "raise beta")
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedmc import threads
 from fedmc.blocks import BLOCK, add_gram, add_residuals, copy_row, dot, gather, gram, inlined, njit, whole_packs
-from fedmc.lanes import SHORT, clip, fma, known, lanes, load, padded, plus, soft, splat, spread, store, times
+from fedmc.lanes import SHORT, clip, fma, known, lanes, load, padded, plus, soft, splat, spread, store, times, total
 
 Array = NDArray[Any]
 
@@ -272,7 +272,7 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def frobenius(F: Array) -> Any:
     """||F'F||_F"""
     size = whole_packs(F.shape[1], lanes(F))
@@ -281,38 +281,60 @@ def frobenius(F: Array) -> Any:
         end = min(begin + BLOCK, F.shape[0])
         for k in range(begin, end):
             copy_row(F, k, P, k - begin)
-        add_gram(P, end - begin, G, 0, False)
-    total = 0.0
+        add_gram(P, end - begin, G, 0, False, begin == 0)
+    squares = 0.0
     for a in range(F.shape[1]):
-        total += np.float64(G[a, a]) ** 2
+        squares += np.float64(G[a, a]) ** 2
         for c in range(a + 1, F.shape[1]):
-            total += 2 * np.float64(G[a, c]) ** 2
-    return np.sqrt(total)
+            squares += 2 * np.float64(G[a, c]) ** 2
+    return np.sqrt(squares)
 
 
-@njit(cache=True, nogil=True)
-def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> None:
+# Short loops keep Python's lock: to give it away and wait for it takes longer than they do.
+
+
+@njit(cache=True)
+def _anchors(V: Array, Y: Array, beta: Array, out: Array) -> None:
     """On flat arrays; beta holds one number, or one for each."""
-    pack, minus, one = lanes(V), splat(V.dtype.type(-1)), beta.size == 1
+    for k in range(V.size):
+        out[k] = V[k] - Y[k] / (beta[0] if beta.size == 1 else beta[k])
+
+
+def anchors(V: Array, Y: Array, beta: Any) -> Array:
+    """V - Y/beta"""
+    out = np.empty_like(V)
+    _anchors(V.reshape(-1), Y.reshape(-1), np.asarray(beta, V.dtype).reshape(-1), out.reshape(-1))
+    return out
+
+
+@njit(cache=True)
+def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> bool:
+    """On flat arrays; beta holds one number, or one for each."""
+    zero, minus, one = splat(V.dtype.type(0)), splat(V.dtype.type(-1)), beta.size == 1
+    pack, bad, rest = lanes(V), splat(V.dtype.type(0)), V.dtype.type(0)
     whole = V.size // pack * pack
     for k in range(0, whole, pack):
         weight, w = splat(beta[0]) if one else load(beta, k), load(W, k)
         move = times(times(splat(step), weight), fma(minus, load(V, k), w))
         store(Y, k, plus(load(Y_old, k), move))
-        store(change, k, fma(weight, fma(minus, load(W_old, k), w), move))
+        grown = fma(weight, fma(minus, load(W_old, k), w), move)
+        store(change, k, grown)
+        bad = fma(grown, zero, bad)  # 0, or not a number
     for k in range(whole, V.size):
         last = beta[0] if one else beta[k]
         moved = step * last * (W[k] - V[k])
         Y[k] = Y_old[k] + moved
         change[k] = last * (W[k] - W_old[k]) + moved
+        rest += change[k] * V.dtype.type(0)
+    return bool(total(bad) + rest == 0)
 
 
-def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array]:
-    """Y = Y_old + step beta (W - V), and by how much beta W + Y grew."""
+def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array, bool]:
+    """Y = Y_old + step beta (W - V), by how much beta W + Y grew, and whether that is finite."""
     Y, change = np.empty_like(W), np.empty_like(W)
     flat = [array.reshape(-1) for array in (V, W_old, Y_old, W, np.asarray(beta, W.dtype))]
-    _dual_step(*flat, W.dtype.type(step), Y.reshape(-1), change.reshape(-1))
-    return Y, change
+    finite = _dual_step(*flat, W.dtype.type(step), Y.reshape(-1), change.reshape(-1))
+    return Y, change, bool(finite)
 
 
 @njit(cache=True, nogil=True)

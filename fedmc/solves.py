@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, add_lines, clear, copy_first, gather, gram, inlined, njit, whole_packs
+from fedmc.blocks import BLOCK, add_gram, add_lines, copy_first, gather, gram, inlined, njit, whole_packs
 from fedmc.lanes import fma, known, lanes, load, padded, splat, store, times, total
 
 Array = NDArray[Any]
@@ -191,7 +191,6 @@ def _packed_rows(line: int) -> Any:
             start, stop = indptr[row], indptr[row + 1]
             if start == stop:
                 continue
-            clear(G, 0, b)
             for begin in range(start, stop, BLOCK):
                 end = min(begin + BLOCK, stop)
                 if size == width:
@@ -208,8 +207,8 @@ def _packed_rows(line: int) -> Any:
                         else:
                             for a in range(size):
                                 P[k - begin, a] = f[free[a]]
-                add_gram(P, end - begin, G, 0, False)
-                add_lines(P, m, end - begin, b)
+                add_gram(P, end - begin, G, 0, False, begin == start)
+                add_lines(P, m, end - begin, b, begin == start)
             _add_packed(G, b, size, sign, out[row])
 
     return loop

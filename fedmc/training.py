@@ -89,10 +89,10 @@ def train(
 def rhythm(settings: Settings, clients: int, number: int) -> int:
     """Rounds between measurements so that all of them cost at most about a seventh of a run.
 
-    A measurement reads the ratings of all clients, a round those of the active ones: it costs as much as that many
-    rounds, times a share that was measured (`benchmarks/scale.py`) and is larger where users are fitted to V first.
+    A measurement reads the ratings of all clients, a round those of the active ones; it takes about half as long as a
+    round of as many clients (`benchmarks/speed.py diagnostics`).
     """
-    of_a_round = (0.3 if settings.fold_in else 0.15) * clients / min(settings.active, clients)
+    of_a_round = 0.5 * clients / min(settings.active, clients)
     affordable = int(0.15 * number / of_a_round) - 1  # besides the first
     return max(1, math.ceil(number / affordable)) if affordable > 0 else max(1, number)
 
