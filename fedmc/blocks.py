@@ -12,7 +12,7 @@ from typing import Any
 from numba import njit as _njit
 from numpy.typing import NDArray
 
-from fedmc.lanes import fma, lanes, load, load_part, plus, splat, spread, store, total
+from fedmc.lanes import fma, lanes, load, load_part, plus, splat, spread, store, times, total
 
 Array = NDArray[Any]
 
@@ -57,13 +57,13 @@ def gather(
 
 
 @inlined
-def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool) -> None:
-    """G += sum p p' over the first lines of P: all of it, or the packs on and right of the diagonal.
+def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool, minus: bool) -> None:
+    """G += sum p p' (`minus`: -=) over the first lines of P: all of it, or the packs on and right of the diagonal.
 
     G lies in the lines from `top` on; `fresh`: it is taken as 0 before.
     """
     width, step = P.shape[1], lanes(P)
-    zero = splat(P.dtype.type(0))
+    zero, sign = splat(P.dtype.type(0)), splat(P.dtype.type(-1 if minus else 1))
     for a in range(0, width, 4):
         c, t = 0 if whole else a // step * step, top + a
         while c + step < width:
@@ -73,7 +73,7 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool)
                 a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
                 b0, b1, b2, b3 = load(G, (t, d)), load(G, (t + 1, d)), load(G, (t + 2, d)), load(G, (t + 3, d))
             for k in range(count):
-                p, q = load(P, (k, c)), load(P, (k, d))
+                p, q = times(sign, load(P, (k, c))), times(sign, load(P, (k, d)))
                 x = spread(P, (k, a))
                 a0, b0 = fma(x, p, a0), fma(x, q, b0)
                 x = spread(P, (k, a + 1))
@@ -96,7 +96,7 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool)
             if not fresh:
                 a0, a1, a2, a3 = load(G, (t, c)), load(G, (t + 1, c)), load(G, (t + 2, c)), load(G, (t + 3, c))
             for k in range(count):
-                p = load(P, (k, c))
+                p = times(sign, load(P, (k, c)))
                 a0 = fma(spread(P, (k, a)), p, a0)
                 a1 = fma(spread(P, (k, a + 1)), p, a1)
                 a2 = fma(spread(P, (k, a + 2)), p, a2)
@@ -108,17 +108,18 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool)
 
 
 @inlined
-def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool) -> None:
-    """b += sum m p over the first lines of P."""
+def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool, minus: bool) -> None:
+    """b += sum m p (`minus`: -=) over the first lines of P."""
+    sign = splat(P.dtype.type(-1 if minus else 1))
     for c in range(0, P.shape[1], lanes(P)):
         even = odd = splat(P.dtype.type(0))
         if not fresh:
             even = load(b, c)
         for k in range(0, count - 1, 2):
-            even = fma(spread(m, k), load(P, (k, c)), even)
-            odd = fma(spread(m, k + 1), load(P, (k + 1, c)), odd)
+            even = fma(times(sign, spread(m, k)), load(P, (k, c)), even)
+            odd = fma(times(sign, spread(m, k + 1)), load(P, (k + 1, c)), odd)
         if count % 2:
-            even = fma(spread(m, count - 1), load(P, (count - 1, c)), even)
+            even = fma(times(sign, spread(m, count - 1)), load(P, (count - 1, c)), even)
         store(b, c, plus(even, odd))
 
 
@@ -140,13 +141,13 @@ def gram(
     whole = stop - start < WHOLE
     end = min(start + BLOCK, stop)
     gather(start, end, indices, ratings, shift, inv, F, P, m)
-    add_gram(P, end - start, G, top, whole, True)
-    add_lines(P, m, end - start, b, True)
+    add_gram(P, end - start, G, top, whole, True, False)
+    add_lines(P, m, end - start, b, True, False)
     for begin in range(start + BLOCK, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         gather(begin, end, indices, ratings, shift, inv, F, P, m)
-        add_gram(P, end - begin, G, top, whole, False)
-        add_lines(P, m, end - begin, b, False)
+        add_gram(P, end - begin, G, top, whole, False, False)
+        add_lines(P, m, end - begin, b, False, False)
     if not whole:
         mirror(G, top)
 

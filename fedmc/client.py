@@ -122,7 +122,7 @@ def share_curvature(shard: Shard, state: Fitted | None, cast: Broadcast) -> tupl
         Z = (U + settings.extrapolation * (U - state.U)).astype(U.dtype, copy=False)
     by_rated = by_user._replace(matrix=shard.by_rated)
     change = curvature.packed(by_rated, Z, items, None if state is None else state.Z)
-    if not np.isfinite(change).all():
+    if not np.isfinite(Z).all():
         raise Diverged(cast.round, f"client {shard.client} got user factors that are not finite", "raise the penalties")
     return Fitted(U, Z, V), Sums.of(S=Rows(shard.rated, change, len(V)), joined=int(state is None))
 

@@ -32,36 +32,34 @@ Array = NDArray[Any]
 
 def columns(width: int, items: Penalty) -> int:
     """Numbers an item: the lower triangle of G, and b, over the coordinates that are not fixed."""
-    _, free, _ = _parts(items, width)
-    return len(free) * (len(free) + 3) // 2
+    free = len(_numbers(items, width).free)
+    return free * (free + 3) // 2
 
 
 def packed(by_item: Problem, Z: Array, items: Penalty, less: Array | None = None) -> Array:
     """(G, b) of each item over one client's ratings, the lower triangle of G, then b; minus those of `less`."""
-    _, free, fixed = _parts(items, Z.shape[1])
-    return solves.packed_grams(*inner.raw(by_item), Z, fixed.astype(Z.dtype), free, less)
+    numbers = _numbers(items, Z.shape[1])
+    return solves.packed_grams(*inner.raw(by_item), Z, numbers.values.astype(Z.dtype), numbers.free, less)
 
 
 def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:
     """V = argmin 1/2 v'G v - b'v + seen R(v) for each item."""
-    numbers, free, _ = _parts(items, V.shape[1])
-    l1, l2, lo, hi = (n[free] for n in numbers)
-    start = np.ascontiguousarray(V[:, free], np.float64)
+    numbers = _numbers(items, V.shape[1])
+    l1, l2, lo, hi = numbers.of_free(np.float64)
+    start = np.ascontiguousarray(V[:, numbers.free], np.float64)
     new = V.copy()
-    new[:, free] = solves.solve_packed(S, start, seen * l1, seen * l2, lo, hi, inner.in_closed_form(numbers))
+    new[:, numbers.free] = solves.solve_packed(S, start, seen * l1, seen * l2, lo, hi, numbers.closed)
     return new
 
 
 def subgradient(S: Array, V: Array, items: Penalty, seen: int) -> tuple[Array, Array]:
     """The free coordinates, and (b - G v)/seen: in R's subdifferential at V once V came out of `next_items`."""
-    _, free, _ = _parts(items, V.shape[1])
+    free = _numbers(items, V.shape[1]).free
     G, b = inner.unpacked(S)
     return free, (b - np.einsum("jab,jb->ja", G, V[:, free])) / seen
 
 
-def _parts(items: Penalty, width: int) -> tuple[Coefficients, Array, Array]:
-    """The items' penalty as numbers, its free coordinates, and the values of the fixed ones (0 elsewhere)."""
+def _numbers(items: Penalty, width: int) -> Coefficients:
     numbers = coefficients(items, width)
     assert numbers is not None  # Settings made sure
-    is_fixed = numbers.lo == numbers.hi
-    return numbers, np.flatnonzero(~is_fixed), np.where(is_fixed, numbers.lo, 0.0)
+    return numbers

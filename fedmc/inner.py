@@ -112,12 +112,11 @@ def prox_steps(
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
     """The minimiser over the free coordinates (square loss, separable penalty), from X where it takes steps."""
     X = X.copy()
-    fixed = numbers.lo == numbers.hi
-    X[:, fixed] = numbers.lo[fixed].astype(X.dtype)
-    free = np.flatnonzero(~fixed)
-    l1, l2, lo, hi = (n[free].astype(X.dtype) for n in numbers)
+    for column in np.flatnonzero(numbers.fixed):
+        X[:, column] = numbers.lo[column]
+    l1, l2, lo, hi = numbers.of_free(X.dtype)
     rho, anchor = _coupling(coupling, X)
-    return solves.exact_rows(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, free, in_closed_form(numbers))
+    return solves.exact_rows(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, numbers.free, numbers.closed)
 
 
 def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
@@ -165,13 +164,6 @@ def unpacked(S: Array) -> tuple[Array, Array]:
 def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
     """The penalty's numbers if the kernels can solve the inner problem to its end: square loss, separable penalty."""
     return coefficients(penalty, width) if isinstance(loss, Square) else None
-
-
-def in_closed_form(numbers: Coefficients) -> bool:
-    """Neither l1 nor a bound on the free coordinates: one Cholesky a row."""
-    free = numbers.lo < numbers.hi
-    unbounded = np.isneginf(numbers.lo[free]).all() and np.isposinf(numbers.hi[free]).all()
-    return bool(unbounded and not numbers.l1.any())
 
 
 def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:

@@ -281,7 +281,7 @@ def frobenius(F: Array) -> Any:
         end = min(begin + BLOCK, F.shape[0])
         for k in range(begin, end):
             copy_row(F, k, P, k - begin)
-        add_gram(P, end - begin, G, 0, False, begin == 0)
+        add_gram(P, end - begin, G, 0, False, begin == 0, False)
     squares = 0.0
     for a in range(F.shape[1]):
         squares += np.float64(G[a, a]) ** 2
@@ -338,15 +338,19 @@ def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: f
 
 
 @njit(cache=True, nogil=True)
-def _add_rows(total: Array, rows: Array, values: Array) -> None:
+def _add_rows(sums: Array, rows: Array, values: Array) -> None:
+    width, pack = values.shape[1], lanes(values)
+    whole = width // pack * pack
     for k in range(rows.size):
-        for c in range(values.shape[1]):
-            total[rows[k], c] += values[k, c]
+        for c in range(0, whole, pack):
+            store(sums, (rows[k], c), plus(load(sums, (rows[k], c)), load(values, (k, c))))
+        for c in range(whole, width):
+            sums[rows[k], c] += values[k, c]
 
 
-def add_rows(total: Array, rows: Array, values: Array) -> None:
-    """total[rows] += values, rows being different ones."""
-    if values.ndim == 2:
-        _add_rows(total, rows, values)
+def add_rows(sums: Array, rows: Array, values: Array) -> None:
+    """sums[rows] += values, rows being different ones."""
+    if values.ndim == 2 and values.dtype == sums.dtype:
+        _add_rows(sums, rows, values)
     else:
-        total[rows] += values
+        sums[rows] += values

@@ -10,10 +10,10 @@ also have `coefficients` run in the compiled kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import cached_property, lru_cache
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,48 @@ class Penalty(Protocol):
     def prox(self, Z: Array, step: Step) -> Array: ...
 
 
-class Coefficients(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Coefficients:
     """A separable penalty as numbers, one of each per coordinate: what the kernels take."""
 
     l1: Array
     l2: Array
     lo: Array
     hi: Array
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.l1, self.l2, self.lo, self.hi))
+
+    @cached_property
+    def fixed(self) -> Array:
+        """Which coordinates can only have one value."""
+        return np.asarray(self.lo == self.hi)
+
+    @cached_property
+    def values(self) -> Array:
+        """Of the fixed coordinates; 0 elsewhere."""
+        return np.where(self.fixed, self.lo, 0.0)
+
+    @cached_property
+    def free(self) -> Array:
+        """The numbers of the other coordinates."""
+        return np.flatnonzero(~self.fixed)
+
+    @cached_property
+    def closed(self) -> bool:
+        """Neither l1 nor a bound on the free coordinates: one Cholesky a row."""
+        unbounded = np.isneginf(self.lo[self.free]).all() and np.isposinf(self.hi[self.free]).all()
+        return bool(unbounded and not self.l1.any())
+
+    @cached_property
+    def _typed(self) -> dict[Any, tuple[Array, ...]]:
+        return {}
+
+    def of_free(self, dtype: Any) -> tuple[Array, ...]:
+        """The four numbers of the free coordinates."""
+        if dtype not in self._typed:
+            self._typed[dtype] = tuple(numbers[self.free].astype(dtype) for numbers in self)
+        return self._typed[dtype]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, add_lines, copy_first, gather, gram, inlined, njit, whole_packs
+from fedmc.blocks import BLOCK, WHOLE, add_gram, add_lines, copy_first, gram, inlined, mirror, njit, whole_packs
 from fedmc.lanes import fma, known, lanes, load, padded, splat, store, times, total
 
 Array = NDArray[Any]
@@ -162,15 +162,41 @@ def exact_rows(
 
 
 @inlined
-def _add_packed(G: Array, b: Array, size: int, sign: Any, out: Array) -> None:
-    """out += sign [lower triangle of G, b]"""
-    place = 0
+def _pack(G: Array, b: Array, size: int, out: Array) -> None:
+    """out = [lower triangle of G line by line, b]; what a pack writes beyond its line is written over by the next."""
+    place, step = 0, lanes(G)
     for a in range(size):
-        for c in range(a + 1):
-            out[place] += sign * G[c, a]
-            place += 1
+        for c in range(0, a + 1, step):
+            if place + c + step <= out.size:
+                store(out, place + c, load(G, (a, c)))
+            else:
+                for k in range(c, a + 1):
+                    out[place + k] = G[a, k]
+        place += a + 1
     for a in range(size):
-        out[place + a] += sign * b[a]
+        out[place + a] = b[a]
+
+
+@inlined
+def _add_block(
+    begin: int, end: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
+    leading: bool, P: Array, m: Array, G: Array, b: Array, whole: bool, fresh: bool, minus: bool,
+) -> None:  # fmt: skip
+    """The free coordinates of one block into G and b, what the fixed ones explain taken out of the ratings."""
+    size, width = free.size, F.shape[1]
+    for k in range(begin, end):
+        f = F[indices[k]]
+        rest = F.dtype.type((ratings[k] - shift) * inv)
+        for c in range(size if leading else 0, width):
+            rest -= f[c] * fixed[c]
+        m[k - begin] = rest
+        if leading:
+            copy_first(F, indices[k], size, P, k - begin)
+        else:
+            for a in range(size):
+                P[k - begin, a] = f[free[a]]
+    add_gram(P, end - begin, G, 0, whole, fresh, minus)
+    add_lines(P, m, end - begin, b, fresh, minus)
 
 
 @lru_cache
@@ -180,36 +206,33 @@ def _packed_rows(line: int) -> Any:
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        fixed: Array, free: Array, sign: Any, out: Array,
+        less: Array, fixed: Array, free: Array, out: Array,
     ) -> None:  # fmt: skip
-        dtype, size, width = F.dtype, free.size, F.shape[1]
+        dtype, size = F.dtype, free.size
         leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
         wide = line if line > 0 else whole_packs(size, lanes(F))
         P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
         G, b = np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
         for row in range(first, last):
             start, stop = indptr[row], indptr[row + 1]
+            whole = stop - start < WHOLE
             if start == stop:
+                out[row] = 0
                 continue
             for begin in range(start, stop, BLOCK):
                 end = min(begin + BLOCK, stop)
-                if size == width:
-                    gather(begin, end, indices, ratings, shift, inv, F, P, m)
-                else:
-                    for k in range(begin, end):
-                        f = F[indices[k]]
-                        rest = dtype.type((ratings[k] - shift) * inv)
-                        for c in range(size if leading else 0, width):
-                            rest -= f[c] * fixed[c]
-                        m[k - begin] = rest
-                        if leading:
-                            copy_first(F, indices[k], size, P, k - begin)
-                        else:
-                            for a in range(size):
-                                P[k - begin, a] = f[free[a]]
-                add_gram(P, end - begin, G, 0, False, begin == start)
-                add_lines(P, m, end - begin, b, begin == start)
-            _add_packed(G, b, size, sign, out[row])
+                _add_block(
+                    begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, m, G, b, whole,
+                    begin == start, False,
+                )  # fmt: skip
+                if less.shape[0] > 0:
+                    _add_block(
+                        begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, m, G, b, whole,
+                        False, True,
+                    )  # fmt: skip
+            if not whole:
+                mirror(G, 0)
+            _pack(G, b, size, out[row])
 
     return loop
 
@@ -223,12 +246,11 @@ def packed_grams(
     With `less`, minus the same of these factors.
     """
     size, line = len(free), padded(len(free), F.dtype)
-    out = np.zeros((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
-    for factors, sign in ((F, 1), (less, -1)):
-        if factors is not None:
-            parts = indptr, indices, ratings, shift, inv, factors, fixed, free, F.dtype.type(sign), out
-            loop = _packed_rows(known(line, F.dtype))
-            threads.over_rows(loop, indptr, len(indices) * line * line / 2 + out.size, *parts)
+    out = np.empty((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
+    others = np.empty((0, F.shape[1]), F.dtype) if less is None else less
+    effort = len(indices) * line * line * (1 if less is None else 2) / 2 + 2 * out.size
+    parts = indptr, indices, ratings, shift, inv, F, others, fixed, free, out
+    threads.over_rows(_packed_rows(known(line, F.dtype)), indptr, effort, *parts)
     return out
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from itertools import count, pairwise
 from typing import Any, TypeVar
 
@@ -36,8 +37,11 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 def available() -> int:
     """How many threads to use: FEDMC_THREADS, or one for each core this process may use."""
-    if _limit is not None:
-        return _limit
+    return _limit or _by_default()
+
+
+@cache
+def _by_default() -> int:
     given = os.environ.get(VARIABLE)
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -72,12 +72,15 @@ def test_an_error_in_a_thread_is_the_callers_and_the_threads_go_on():
 
 
 def test_threads_by_the_environment(monkeypatch):
+    threads._by_default.cache_clear()
     monkeypatch.setenv(threads.VARIABLE, "3")
     assert threads.available() == 3
     for wrong in ("0", "two"):
+        threads._by_default.cache_clear()
         monkeypatch.setenv(threads.VARIABLE, wrong)
         with pytest.raises(InputError, match=threads.VARIABLE):
             threads.available()
+    threads._by_default.cache_clear()
 
 
 @pytest.mark.parametrize("kind", KINDS)

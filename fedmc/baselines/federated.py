@@ -42,7 +42,7 @@ def largest_eigenvalue(F: Array) -> float:
 def descend(X: Array, slope: Array, penalty: Penalty, weight: float, step: float) -> Array:
     """A step on f + weight R: along -(slope + weight grad R) where R is l2 squared, else a proximal gradient step."""
     numbers = coefficients(penalty, X.shape[1])
-    if numbers is not None and inner.in_closed_form(numbers) and (numbers.lo < numbers.hi).all():
+    if numbers is not None and numbers.closed and not numbers.fixed.any():
         return np.asarray(X - step * (slope + weight * numbers.l2 * X), X.dtype)
     return np.asarray(penalty.prox(X - step * slope, step * weight), X.dtype)
 
