@@ -108,18 +108,17 @@ def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool,
 
 
 @inlined
-def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool, minus: bool) -> None:
-    """b += sum m p (`minus`: -=) over the first lines of P."""
-    sign = splat(P.dtype.type(-1 if minus else 1))
+def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool) -> None:
+    """b += sum m p over the first lines of P."""
     for c in range(0, P.shape[1], lanes(P)):
         even = odd = splat(P.dtype.type(0))
         if not fresh:
             even = load(b, c)
         for k in range(0, count - 1, 2):
-            even = fma(times(sign, spread(m, k)), load(P, (k, c)), even)
-            odd = fma(times(sign, spread(m, k + 1)), load(P, (k + 1, c)), odd)
+            even = fma(spread(m, k), load(P, (k, c)), even)
+            odd = fma(spread(m, k + 1), load(P, (k + 1, c)), odd)
         if count % 2:
-            even = fma(times(sign, spread(m, count - 1)), load(P, (count - 1, c)), even)
+            even = fma(spread(m, count - 1), load(P, (count - 1, c)), even)
         store(b, c, plus(even, odd))
 
 
@@ -142,12 +141,12 @@ def gram(
     end = min(start + BLOCK, stop)
     gather(start, end, indices, ratings, shift, inv, F, P, m)
     add_gram(P, end - start, G, top, whole, True, False)
-    add_lines(P, m, end - start, b, True, False)
+    add_lines(P, m, end - start, b, True)
     for begin in range(start + BLOCK, stop, BLOCK):
         end = min(begin + BLOCK, stop)
         gather(begin, end, indices, ratings, shift, inv, F, P, m)
         add_gram(P, end - begin, G, top, whole, False, False)
-        add_lines(P, m, end - begin, b, False, False)
+        add_lines(P, m, end - begin, b, False)
     if not whole:
         mirror(G, top)
 

@@ -13,19 +13,20 @@ A system A x = b lies in one array: A in its first `size` columns, b in the next
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, WHOLE, add_gram, add_lines, copy_first, gram, inlined, mirror, njit, whole_packs
-from fedmc.lanes import fma, known, lanes, load, padded, splat, store, times, total
+from fedmc.blocks import BLOCK, add_gram, copy_first, gram, inlined, mirror, njit, whole_packs
+from fedmc.lanes import fma, known, lanes, load, padded, splat, spread, store, times, total
 
 Array = NDArray[Any]
 
 MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
+FEW = 8  # ratings of a row that are not worth a Gram of their own
 
 
 @inlined
@@ -162,41 +163,59 @@ def exact_rows(
 
 
 @inlined
-def _pack(G: Array, b: Array, size: int, out: Array) -> None:
-    """out = [lower triangle of G line by line, b]; what a pack writes beyond its line is written over by the next."""
-    place, step = 0, lanes(G)
-    for a in range(size):
-        for c in range(0, a + 1, step):
-            if place + c + step <= out.size:
-                store(out, place + c, load(G, (a, c)))
-            else:
-                for k in range(c, a + 1):
-                    out[place + k] = G[a, k]
-        place += a + 1
-    for a in range(size):
-        out[place + a] = b[a]
+def _gather_free(
+    begin: int, end: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
+    leading: bool, P: Array, line: int,
+) -> None:  # fmt: skip
+    """Lines of the free coordinates and then the rating, less what the fixed coordinates explain of it."""
+    size = free.size
+    for k in range(begin, end):
+        f, at = F[indices[k]], line + k - begin
+        rest = F.dtype.type((ratings[k] - shift) * inv)
+        for c in range(size if leading else 0, F.shape[1]):
+            rest -= f[c] * fixed[c]
+        if leading:
+            copy_first(F, indices[k], size, P, at)
+        else:
+            for a in range(size):
+                P[at, a] = f[free[a]]
+        P[at, size] = rest
 
 
 @inlined
-def _add_block(
-    begin: int, end: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
-    leading: bool, P: Array, m: Array, G: Array, b: Array, whole: bool, fresh: bool, minus: bool,
-) -> None:  # fmt: skip
-    """The free coordinates of one block into G and b, what the fixed ones explain taken out of the ratings."""
-    size, width = free.size, F.shape[1]
-    for k in range(begin, end):
-        f = F[indices[k]]
-        rest = F.dtype.type((ratings[k] - shift) * inv)
-        for c in range(size if leading else 0, width):
-            rest -= f[c] * fixed[c]
-        m[k - begin] = rest
-        if leading:
-            copy_first(F, indices[k], size, P, k - begin)
-        else:
-            for a in range(size):
-                P[k - begin, a] = f[free[a]]
-    add_gram(P, end - begin, G, 0, whole, fresh, minus)
-    add_lines(P, m, end - begin, b, fresh, minus)
+def _put(out: Array, place: int, pack: Any, scratch: Array) -> None:
+    """Write a pack; what lies beyond the end of `out` is left off."""
+    if place + lanes(out) <= out.size:
+        store(out, place, pack)
+    else:
+        store(scratch, 0, pack)
+        for k in range(out.size - place):
+            out[place + k] = scratch[k]
+
+
+@inlined
+def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array, scratch: Array) -> None:
+    """A row with few ratings, straight from its lines; those from `plus_lines` on count negative."""
+    for t in range(table.shape[0]):
+        a, c = table[t, 0], table[t, 1]
+        even = odd = splat(P.dtype.type(0))
+        for k in range(plus_lines):
+            even = fma(spread(P, (k, a)), load(P, (k, c)), even)
+        for k in range(plus_lines, lines):
+            odd = fma(spread(P, (k, a)), load(P, (k, c)), odd)
+        _put(out, table[t, 2], fma(splat(P.dtype.type(-1)), odd, even), scratch)
+
+
+@cache
+def _table(size: int, pack: int) -> Array:
+    """(line, column, place) of the packs that a packed row is written by, in order.
+
+    With the rating as one more coordinate, [lower triangle of G, b] is the lower triangle of the larger Gram without
+    its last entry. A pack that reaches beyond its line is written over by the next one.
+    """
+    lines = [(a, a * (a + 1) // 2, a + (a < size)) for a in range(size + 1)]
+    found = [(a, c, first + c) for a, first, length in lines for c in range(0, length, pack)]
+    return np.array(found, np.int64)
 
 
 @lru_cache
@@ -206,33 +225,31 @@ def _packed_rows(line: int) -> Any:
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        less: Array, fixed: Array, free: Array, out: Array,
+        less: Array, fixed: Array, free: Array, table: Array, out: Array,
     ) -> None:  # fmt: skip
         dtype, size = F.dtype, free.size
         leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
-        wide = line if line > 0 else whole_packs(size, lanes(F))
-        P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
-        G, b = np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
+        wide = line if line > 0 else whole_packs(size + 1, lanes(F))
+        P, G, scratch = np.zeros((BLOCK, wide), dtype), np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
         for row in range(first, last):
             start, stop = indptr[row], indptr[row + 1]
-            whole = stop - start < WHOLE
-            if start == stop:
-                out[row] = 0
+            count = stop - start
+            if count <= FEW:
+                _gather_free(start, stop, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
+                if less.shape[0] > 0:
+                    _gather_free(start, stop, indices, ratings, shift, inv, less, fixed, free, leading, P, count)
+                _few(P, count, 2 * count if less.shape[0] > 0 else count, table, out[row], scratch)
                 continue
             for begin in range(start, stop, BLOCK):
                 end = min(begin + BLOCK, stop)
-                _add_block(
-                    begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, m, G, b, whole,
-                    begin == start, False,
-                )  # fmt: skip
+                _gather_free(begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
+                add_gram(P, end - begin, G, 0, False, begin == start, False)
                 if less.shape[0] > 0:
-                    _add_block(
-                        begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, m, G, b, whole,
-                        False, True,
-                    )  # fmt: skip
-            if not whole:
-                mirror(G, 0)
-            _pack(G, b, size, out[row])
+                    _gather_free(begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, 0)
+                    add_gram(P, end - begin, G, 0, False, False, True)
+            mirror(G, 0)
+            for t in range(table.shape[0]):
+                _put(out[row], table[t, 2], load(G, (table[t, 0], table[t, 1])), scratch)
 
     return loop
 
@@ -245,11 +262,11 @@ def packed_grams(
 
     With `less`, minus the same of these factors.
     """
-    size, line = len(free), padded(len(free), F.dtype)
+    size, line = len(free), padded(len(free) + 1, F.dtype)
     out = np.empty((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
     others = np.empty((0, F.shape[1]), F.dtype) if less is None else less
     effort = len(indices) * line * line * (1 if less is None else 2) / 2 + 2 * out.size
-    parts = indptr, indices, ratings, shift, inv, F, others, fixed, free, out
+    parts = indptr, indices, ratings, shift, inv, F, others, fixed, free, _table(size, padded(1, F.dtype)), out
     threads.over_rows(_packed_rows(known(line, F.dtype)), indptr, effort, *parts)
     return out
 
