@@ -111,12 +111,12 @@ def prox_steps(
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
     """The minimiser over the free coordinates (square loss, separable penalty), from X where it takes steps."""
-    X = X.copy()
-    for column in np.flatnonzero(numbers.fixed):
-        X[:, column] = numbers.lo[column]
+    out = X.copy()
+    for column in numbers.columns:
+        out[:, column] = numbers.lo[column]
     l1, l2, lo, hi = numbers.of_free(X.dtype)
     rho, anchor = _coupling(coupling, X)
-    return solves.exact_rows(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, numbers.free, numbers.closed)
+    return solves.solve_rows(*raw(problem), F, out, rho, anchor, l1, l2, lo, hi, numbers.free, numbers.closed)
 
 
 def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:

@@ -7,6 +7,7 @@ With NUMBA_DISABLE_JIT=1 the same words work on slices of numpy arrays, which sa
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ BYTES = 32  # of a pack
 SHORT = 16  # numbers
 
 
+@cache
 def padded(width: int, dtype: Any) -> int:
     """The next multiple of a pack."""
     count = BYTES // int(np.dtype(dtype).itemsize)
     return -(-width // count) * count
 
 
+@cache
 def known(line: int, dtype: Any) -> int:
     """The length of a line if loops are worth compiling for it alone, which is where it is short; else 0."""
     return line if line <= padded(SHORT, dtype) else 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -46,6 +46,11 @@ class Coefficients:
     def fixed(self) -> Array:
         """Which coordinates can only have one value."""
         return np.asarray(self.lo == self.hi)
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The numbers of the fixed coordinates."""
+        return tuple(int(column) for column in np.flatnonzero(self.fixed))
 
     @cached_property
     def values(self) -> Array:
@@ -97,6 +102,11 @@ class Separable:
     def prox(self, Z: Array, step: Step) -> Array:
         shrunk = np.sign(Z) * np.maximum(np.abs(Z) - step * self.l1, 0) / (1 + step * self.l2)
         return np.asarray(np.clip(shrunk, self.lo, self.hi), Z.dtype)
+
+    @cached_property
+    def remembered(self) -> dict[int, Coefficients | None]:
+        """Its coefficients by width, once they were asked for."""
+        return {}
 
     def coefficients(self, width: int) -> Coefficients:
         return Coefficients(*(np.full(width, getattr(self, f.name)) for f in fields(self)))
@@ -208,6 +218,11 @@ class Fixed:
     def _block(self, X: Array) -> Array:
         return np.broadcast_to(np.asarray(self.values, X.dtype), (X.shape[0], len(self.values)))
 
+    @cached_property
+    def remembered(self) -> dict[int, Coefficients | None]:
+        """Its coefficients by width, once they were asked for."""
+        return {}
+
     def coefficients(self, width: int) -> Coefficients | None:
         rest = coefficients(self.rest, width)
         if rest is None:
@@ -249,14 +264,11 @@ class Coupling:
 def coefficients(penalty: object, width: int) -> Coefficients | None:
     """The penalty as numbers for the kernels, or None where it has no such form."""
     if isinstance(penalty, Separable | Fixed):
-        return _remembered(penalty, width)
+        if width not in penalty.remembered:
+            penalty.remembered[width] = penalty.coefficients(width)
+        return penalty.remembered[width]
     make = getattr(penalty, "coefficients", None)
     return None if make is None else make(width)
-
-
-@lru_cache(1000)
-def _remembered(penalty: Separable | Fixed, width: int) -> Coefficients | None:
-    return penalty.coefficients(width)
 
 
 def project(penalty: Penalty, X: Array) -> Array:

@@ -100,7 +100,8 @@ def one_round(
     method = cast.settings.make_method()
     reply = engine.ask(cast, participants)
     if method is None:
-        S, seen = state.S + reply["S"], state.seen + int(reply.number("joined"))
+        S, seen = reply["S"], state.seen + int(reply.number("joined"))
+        S += state.S  # the reply's own array: nobody else has it
         V = next_items(S, seen, cast)
     else:
         S, V = method.gather(state.S, reply, cast, len(participants))

@@ -153,10 +153,18 @@ def exact_rows(
 
     Penalties come one per free coordinate. `closed`: there is neither l1 nor a bound, so one Cholesky does it.
     """
-    out, line = X.copy(), padded(X.shape[1], X.dtype)
-    effort = len(indices) * line * line / 2 + len(X) * len(free) ** 3 / 3
-    columns = padded(len(free) + 1, X.dtype)
-    loop = _exact_rows(known(line, X.dtype), known(columns, X.dtype))
+    ratings_of = indptr, indices, ratings, shift, inv
+    return solve_rows(*ratings_of, F, X.copy(), rho, anchor, l1, l2, lo, hi, free, closed)
+
+
+def solve_rows(
+    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
+) -> Array:  # fmt: skip
+    """`exact_rows`, in place."""
+    dtype, line = out.dtype, padded(out.shape[1], out.dtype)
+    effort = len(indices) * line * line / 2 + len(out) * len(free) ** 3 / 3
+    loop = _exact_rows(known(line, dtype), known(padded(len(free) + 1, dtype), dtype))
     arguments = indptr, indices, ratings, shift, inv, F, out, rho, anchor, l1, l2, lo, hi, free, closed
     threads.over_rows(loop, indptr, effort, *arguments)
     return out
@@ -196,6 +204,13 @@ def _put(out: Array, place: int, pack: Any, scratch: Array) -> None:
 @inlined
 def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array, scratch: Array) -> None:
     """A row with few ratings, straight from its lines; those from `plus_lines` on count negative."""
+    minus = splat(P.dtype.type(-1))
+    if plus_lines == 1 and lines == 2:  # what most rows of a small client are
+        for t in range(table.shape[0]):
+            a, c = table[t, 0], table[t, 1]
+            old = times(spread(P, (1, a)), load(P, (1, c)))
+            _put(out, table[t, 2], fma(spread(P, (0, a)), load(P, (0, c)), times(minus, old)), scratch)
+        return
     for t in range(table.shape[0]):
         a, c = table[t, 0], table[t, 1]
         even = odd = splat(P.dtype.type(0))
@@ -203,7 +218,7 @@ def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array, scratc
             even = fma(spread(P, (k, a)), load(P, (k, c)), even)
         for k in range(plus_lines, lines):
             odd = fma(spread(P, (k, a)), load(P, (k, c)), odd)
-        _put(out, table[t, 2], fma(splat(P.dtype.type(-1)), odd, even), scratch)
+        _put(out, table[t, 2], fma(minus, odd, even), scratch)
 
 
 @cache
