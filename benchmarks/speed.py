@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -276,7 +277,8 @@ def section_growth() -> None:
     with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
         sizes, sets = [], []
         for share in (1, 4, 16):  # the same items, ever more users
-            recipe = synthetic.like("ml-10m", users=69_878 * share // 16, ratings=10_000_054 * share // 16)
+            whole = synthetic.like("ml-10m")
+            recipe = replace(whole, users=whole.users * share // 16, ratings=whole.ratings * share // 16)
             path = Path(folder) / str(share)
             synthetic.write_shards(recipe, path, CLIENTS)
             sets.append(open_prepared(path).shards)
