@@ -49,6 +49,7 @@ class Sums:
 
     parts: dict[str, Any]
     sent: int = 0  # bytes of the arrays that it was put together from
+    clients: tuple[int, ...] | None = None  # whose; None: all that were asked
 
     @classmethod
     def of(cls, **parts: Any) -> Sums:

@@ -11,7 +11,7 @@ Where clients enter at their first turn, p in S / (p beta) is the number seen so
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,12 +51,29 @@ class Round(NamedTuple):
         return plain | {"participants": list(self.participants)} | measured
 
 
+class Begun(NamedTuple):
+    """Where a run stands between two rounds: what it takes to go on with it."""
+
+    number: int
+    cast: Broadcast
+    state: ServerState
+    opening: float | None = None  # the objective at the start
+
+
 def rounds(
-    engine: Engine, settings: Settings, *, measure_every: int = 1, last: int | None = None, full: bool = False
+    engine: Engine,
+    settings: Settings,
+    *,
+    measure_every: int = 1,
+    last: int | None = None,
+    full: bool = False,
+    begun: Begun | None = None,
+    on_state: Callable[[Begun], None] = lambda begun: None,
 ) -> Iterator[Round]:
     """Train for as long as the caller asks for the next round.
 
-    Measured are every `measure_every`-th round and the `last`; `full` adds the costly diagnostics.
+    Measured are every `measure_every`-th round and the `last`; `full` adds the costly diagnostics. `on_state` hears
+    where the run stands once a round counts, before anybody is asked again; a later call goes on from there (`begun`).
     """
     require(not settings.undecided, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
@@ -64,52 +81,62 @@ def rounds(
     require(method is None or not full, "full diagnostics speak of FedMC only: leave them out with another method")
     sampler = settings.make_sampler(p)
     certificate = Certificate(settings, p, float(sampler.probabilities(p).min()))
-    began = time.perf_counter()
-    first = sampler.draw(1, p, settings.seed)
-    cast, state, down, up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
-    seconds = time.perf_counter() - began
-    opening = diagnose(engine, cast, state, None, certificate, full)
-    everyone = tuple(range(p)) if state.seen else ()
-    yield Round(0, p, everyone, seconds, down, up, opening, cast.V, cast.beta, cast.scaling)
-    number = 0
+    if begun is None:
+        began = time.perf_counter()
+        first = sampler.draw(1, p, settings.seed)
+        cast, state, down, up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
+        seconds = time.perf_counter() - began
+        on_state(Begun(0, cast, state))
+        opening = diagnose(engine, cast, state, None, certificate, full)
+        begun = Begun(0, cast, state, opening.objective)
+        on_state(begun)
+        everyone = tuple(range(p)) if state.seen else ()
+        yield Round(0, p, everyone, seconds, down, up, opening, cast.V, cast.beta, cast.scaling)
+    number, cast, state, start = begun
     while True:
         number += 1
         participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
         began = time.perf_counter()
         old = state.V
         down = len(participants) * (cast.V.nbytes + (0 if cast.memory is None else cast.memory.nbytes))
-        state, up = one_round(engine, cast._replace(task="round", round=number), state, participants)
+        state, up, participants = one_round(engine, cast._replace(task="round", round=number), state, participants)
         cast = cast._replace(V=state.V, memory=None if method is None else state.S, round=number)
         seconds = time.perf_counter() - began
+        on_state(Begun(number, cast, state, start))
         measured = number % measure_every == 0 or number == last
         seen = diagnose(engine, cast, state, old, certificate, full) if measured else Diagnostics()
-        if grown(seen.objective, opening.objective):
+        if grown(seen.objective, start):
             engine.undo()
-            raise Diverged(
-                number, f"the objective grew from {opening.objective:.3g} to {seen.objective:.3g}", "raise beta"
-            )
+            raise Diverged(number, f"the objective grew from {start:.3g} to {seen.objective:.3g}", "raise beta")
         yield Round(number, p, participants, seconds, down, up, seen, cast.V, cast.beta, cast.scaling)
 
 
 def one_round(
     engine: Engine, cast: Broadcast, state: ServerState, participants: tuple[int, ...]
-) -> tuple[ServerState, int]:
-    """Ask the participants, add what they send, take the new V. A round that nobody joined changes nothing."""
+) -> tuple[ServerState, int, tuple[int, ...]]:
+    """Ask the participants, add what they send, take the new V: the new state, bytes up, and who took part.
+
+    A round that nobody joined changes nothing.
+    """
     if not participants:
-        return state, 0
+        return state, 0, participants
     method = cast.settings.make_method()
     reply = engine.ask(cast, participants)
+    took_part = participants if reply.clients is None else reply.clients
+    if not took_part:
+        return state, 0, took_part
+    S: Any
     if method is None:
         S, seen = reply["S"], state.seen + int(reply.number("joined"))
         S += state.S  # the reply's own array: nobody else has it
         V = next_items(S, seen, cast)
     else:
-        S, V = method.gather(state.S, reply, cast, len(participants))
+        S, V = method.gather(state.S, reply, cast, len(took_part))
         V, seen = np.ascontiguousarray(V, cast.settings.dtype), 0
     if not np.isfinite(V).all():
         engine.undo()
         raise Diverged(cast.round, "the item factors are not finite", "raise beta")
-    return ServerState(S, V, seen), reply.sent
+    return ServerState(S, V, seen), reply.sent, took_part
 
 
 def next_items(S: Array, seen: int, cast: Broadcast) -> Array:

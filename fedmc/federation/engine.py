@@ -1,0 +1,179 @@
+"""The server's side of a federation: it asks nodes, checks what they send, and adds it up in order of their numbers.
+
+A node that does not answer in time, or sends what cannot be right, is left out of the round and welcome in the next;
+its state stays as it was, because the next request says what was counted. A round goes on with a quorum.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedmc import curvature
+from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.federation.wire import NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
+from fedmc.messages import Broadcast, Rows, Sums, add_up
+
+log = logging.getLogger("fedmc.server")
+
+CHANGING = ("start", "round")
+
+
+class TooFewError(FedmcError):
+    """Fewer nodes than the quorum took part."""
+
+
+class Transport(Protocol):
+    def exchange(self, requests: dict[int, Request], most_bytes: int) -> dict[int, bytes]:
+        """Ask these nodes; the answers that came in time and are not larger than allowed."""
+        ...
+
+
+class Absent(NamedTuple):
+    """A node that did not count in a round, and why."""
+
+    client: int
+    round: int
+    why: str
+
+
+class FederatedEngine:
+    """What `server.rounds` needs of a transport, over nodes that may be late, lost, wrong or hostile."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        run: str,
+        clients: int,
+        items: int,
+        catalogue: str,
+        quorum: int,
+        counted: dict[int, int] | None = None,
+    ) -> None:
+        self.transport, self.run, self.catalogue, self.quorum = transport, run, catalogue, quorum
+        self._clients, self._items = clients, items
+        self.counted: dict[int, int] = dict(counted or {})  # each node's last round that is in the server's sum
+        self.absent: list[Absent] = []
+        self._before = dict(self.counted)
+
+    @property
+    def clients(self) -> int:
+        return self._clients
+
+    @property
+    def items(self) -> int:
+        return self._items
+
+    def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
+        """The sum over the nodes that answered, and who they are."""
+        asked = sorted(clients)
+        requests = {
+            client: Request(self.run, client, cast, self.counted.get(client, NEVER), self.catalogue) for client in asked
+        }
+        answers = self.transport.exchange(requests, largest(cast, self._items))
+        counted: dict[int, Sums] = {}
+        for client in asked:
+            sums = self._read(client, cast, answers.get(client))
+            if sums is not None:
+                counted[client] = sums
+        needed = len(asked) if cast.task == "start" else min(self.quorum, len(asked))
+        if len(counted) < needed:
+            missing = "; ".join(f"node {one.client}: {one.why}" for one in self.absent[-(len(asked) - len(counted)) :])
+            raise TooFewError(
+                f"round {cast.round}: {len(counted)} of {len(asked)} nodes took part, {needed} must ({missing})"
+            )
+        total = add_up(counted[client] for client in sorted(counted))
+        if cast.task in CHANGING:
+            self._before = dict(self.counted)
+            self.counted |= dict.fromkeys(counted, cast.round)
+        return Sums(total.parts, total.sent, tuple(sorted(counted)))
+
+    def undo(self) -> None:
+        """The last round cannot be counted: the nodes will hear so."""
+        self.counted = dict(self._before)
+
+    def _read(self, client: int, cast: Broadcast, answer: bytes | None) -> Sums | None:
+        """A node's sums, or None and a line in the log."""
+        if answer is None:
+            self._leave_out(client, cast, "no answer in time")
+            return None
+        try:
+            reply = decode_reply(*from_bytes(answer))
+            if reply.status == "diverged":
+                raise Diverged(cast.round, f"node {client} has numbers that are not finite", "raise the penalties")
+            if reply.status != OK:
+                self._leave_out(client, cast, STATUS.get(reply.status, "an unknown status"))
+                return None
+            check(reply, client, self.run, cast, self._items, client in self.counted)
+        except Diverged:
+            raise
+        except Exception as error:  # whatever a stranger's bytes can bring about
+            self._leave_out(client, cast, f"refused: {error}")
+            return None
+        return reply.sums
+
+    def _leave_out(self, client: int, cast: Broadcast, why: str) -> None:
+        self.absent.append(Absent(client, cast.round, why))
+        log.warning("round %s, %s: node %s is left out: %s", cast.round, cast.task, client, why)
+
+
+def shapes(cast: Broadcast, items: int) -> dict[str, tuple[int, ...]]:
+    """The arrays that a reply to this request must hold, () for a number."""
+    settings, width = cast.settings, cast.settings.width
+    if cast.task == "moments":
+        return {"count": (), "sum": (), "squares": (), "items": (items,)}
+    if cast.task == "scale":
+        return {"users": (), "squares": (width,)}
+    if cast.task == "measure":
+        names = ["loss", "penalty", "nonzeros", "entries"]
+        names += [f"{part}_{what}" for part in ("train", "test", "validation") for what in ("count", "error")]
+        found: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
+        if cast.full:
+            found |= dict.fromkeys(["gap", "stationarity_U", "L_U_high", "L_U_low", "L_V_low", "L_high"], ())
+            found |= {"gradient_V": (items, width)} | ({} if settings.update == "curvature" else {"lagrangian": ()})
+        return found
+    columns = curvature.columns(width, settings.penalties(1)[1]) if settings.update == "curvature" else width
+    return {"S": (items, columns), "joined": ()}
+
+
+def largest(cast: Broadcast, items: int) -> int:
+    """No honest reply takes more bytes."""
+    numbers = sum(int(np.prod(shape)) for shape in shapes(cast, items).values())
+    return 12 * (numbers + items) + 100_000
+
+
+def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, known: bool) -> None:
+    """Refuse an update that cannot be right: another's, another round's, of a wrong shape or type, not finite."""
+    expected = (run, client, cast.round, cast.task)
+    if (reply.run, reply.client, reply.round, reply.task) != expected:
+        raise DataError(f"it says it is {(reply.run, reply.client, reply.round, reply.task)}, expected {expected}")
+    assert reply.sums is not None
+    wanted = shapes(cast, items)
+    if reply.sums.parts.keys() != wanted.keys():
+        raise DataError(f"it holds {sorted(reply.sums.parts)}, expected {sorted(wanted)}")
+    for name, shape in wanted.items():
+        part: Any = reply.sums.parts[name]
+        values = part.values if isinstance(part, Rows) else part
+        if values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+            raise DataError(f"{name} is of type {values.dtype}")
+        if isinstance(part, Rows):
+            _check_rows(name, part, shape)
+        elif part.shape != shape:
+            raise DataError(f"{name} has shape {part.shape}, expected {shape}")
+        if not np.isfinite(values).all():
+            raise DataError(f"{name} is not finite")
+    if cast.task in CHANGING and reply.sums.number("joined") != (0 if known else 1):
+        raise DataError("it joins twice" if known else "it never joined")
+
+
+def _check_rows(name: str, part: Rows, shape: tuple[int, ...]) -> None:
+    rows = part.rows
+    if (part.height, *part.values.shape[1:]) != shape or rows.ndim != 1 or len(rows) != len(part.values):
+        raise DataError(f"{name} has shape {(part.height, *part.values.shape[1:])}, expected {shape}")
+    if rows.dtype.kind not in "iu" or (len(rows) and (rows[0] < 0 or rows[-1] >= shape[0])):
+        raise DataError(f"{name} speaks of items that are not there")
+    if (np.diff(rows.astype(np.int64)) <= 0).any():
+        raise DataError(f"{name} names its items out of order, or twice")

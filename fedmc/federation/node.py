@@ -1,0 +1,97 @@
+"""One organisation's side: a shard, a store, and answers that count once.
+
+    asked for a round that is pending      the stored reply, the same bytes
+    asked for a later one                  the pending state is committed if the server counted it, else dropped;
+                                           then the work is done, state and reply are written, and the reply leaves
+    asked for anything else                done from what is committed; nothing is written
+
+Every error ends here, in the node's own log: the server gets a status word.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fedmc import __version__
+from fedmc.client import respond
+from fedmc.errors import DataError, Diverged
+from fedmc.federation.store import Entry, Store
+from fedmc.federation.wire import OK, Reply, Request, encode_reply, to_bytes
+from fedmc.messages import Broadcast
+from fedmc.partition import Shard
+
+log = logging.getLogger("fedmc.node")
+
+TASKS = ("moments", "scale", "start", "round", "measure")
+CHANGING = ("start", "round")
+
+
+class Node:
+    def __init__(self, shard: Shard, catalogue: str, store: Store) -> None:
+        self.shard, self.catalogue, self.store = shard, catalogue, store
+
+    def answer(self, request: Request) -> bytes:
+        """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
+        cast = request.cast
+        status = self._refusal(request)
+        if status is not None:
+            log.warning("refused round %s of run %s: %s", cast.round, request.run, status)
+            return _bytes(request, status)
+        pending = self.store.get(request.run, "pending")
+        if cast.task in CHANGING and pending.round == cast.round and pending.key == request.key:
+            assert pending.reply is not None
+            return pending.reply
+        committed = self._settle(request, pending)
+        if cast.task in CHANGING and committed.round >= cast.round:
+            return _bytes(request, "wrong-round")
+        shard = self._numbered(request)
+        try:
+            state, sums = respond(shard, committed.state, cast)
+        except Diverged as error:
+            log.error("round %s of run %s: %s", cast.round, request.run, error)
+            return _bytes(request, "diverged")
+        reply = to_bytes(*encode_reply(Reply(request.run, request.client, cast.round, cast.task, OK, sums)))
+        if cast.task in CHANGING:
+            self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
+        return reply
+
+    def _refusal(self, request: Request) -> str | None:
+        """Why a request is not even looked at, in a word."""
+        cast: Broadcast = request.cast
+        if request.version != __version__:
+            return "wrong-version"
+        n = self.shard.by_user.shape[1]
+        if request.catalogue != self.catalogue or cast.V.shape[0] != n:
+            return "wrong-catalogue"
+        if cast.task not in TASKS or cast.V.shape[1] != cast.settings.width or not 0 <= request.client < cast.clients:
+            return "wrong-settings"
+        return None
+
+    def _settle(self, request: Request, pending: Entry) -> Entry:
+        """What is committed, by the server's word on what it counted."""
+        if pending.state is not None and request.counted >= pending.round:
+            self.store.promote(request.run)
+        elif pending.state is not None and request.cast.task in CHANGING:
+            self.store.drop(request.run)
+        committed = self.store.get(request.run, "committed")
+        if committed.round != request.counted:
+            raise DataError(
+                f"the server counted round {request.counted} of this node in run {request.run}, but its own state is "
+                f"of round {committed.round}: it was lost, or is another's. Restore it, or leave the run and join anew"
+            )
+        return committed
+
+    def _numbered(self, request: Request) -> Shard:
+        """The shard under the number that the server knows this node by: its start is drawn from that."""
+        if self.shard.client != request.client:
+            self.shard = Shard(
+                request.client, self.shard.users, self.shard.by_user, self.shard.rated, self.shard.by_rated,
+                self.shard.test, self.shard.validation,
+            )  # fmt: skip
+        return self.shard
+
+
+def _bytes(request: Request, status: str, sums: Any = None) -> bytes:
+    cast = request.cast
+    return to_bytes(*encode_reply(Reply(request.run, request.client, cast.round, cast.task, status, sums)))

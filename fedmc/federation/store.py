@@ -1,0 +1,162 @@
+"""A node's state on disk, one SQLite file: what the server has counted (committed) and what it may have (pending).
+
+A contribution is written here, state and reply together in one transaction, before its reply leaves. So whatever dies
+and whenever, the node can say the same again, and knows by the server's word which of its two states is the true one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmc.client import ClientState, Fitted, Tied, TiedRated
+from fedmc.errors import DataError
+from fedmc.federation.wire import NEVER, from_bytes, to_bytes
+
+KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted}
+FORMAT = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS states (
+    run TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('committed', 'pending')),
+    round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
+    PRIMARY KEY (run, kind)
+);
+"""
+
+
+class BusyError(Exception):
+    """Another process holds the state."""
+
+
+class Entry(NamedTuple):
+    round: int
+    state: ClientState | None
+    key: str | None = None  # of the request that made it
+    reply: bytes | None = None
+
+
+NOTHING = Entry(NEVER, None)
+
+
+class Store:
+    """Opened by one process at a time; the folder is the organisation's own (0700)."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DataError(f"cannot use the state folder {self.folder}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise BusyError(f"{self.folder} is in use by another process of this organisation") from None
+        self._open()
+
+    def _open(self) -> None:
+        path = self.folder / "state.sqlite"
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            os.chmod(path, 0o600)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its pages do not hang together")
+            self._database.executescript(SCHEMA)
+            found = self._database.execute("SELECT format FROM about").fetchone()
+            if found is None:
+                self._database.execute("INSERT INTO about VALUES (?)", (FORMAT,))
+            elif found[0] != FORMAT:
+                raise DataError(f"{path} has format {found[0]}, this fedmc reads {FORMAT}")
+        except (sqlite3.Error, OSError) as error:
+            os.close(self._lock)
+            raise DataError(f"{path} cannot be used: {error}. Restore it, or leave the run and join anew") from None
+
+    def get(self, run: str, kind: str) -> Entry:
+        """The committed or the pending entry of a run; NOTHING where there is none."""
+        with self._errors():
+            row = self._database.execute(
+                "SELECT round, state, key, reply FROM states WHERE run = ? AND kind = ?", (run, kind)
+            ).fetchone()
+        if row is None:
+            return NOTHING
+        number, state, key, reply = row
+        try:
+            return Entry(number, _load(state), key, reply)
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            raise DataError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
+
+    def hold(self, run: str, entry: Entry) -> None:
+        """Keep an entry as pending, in place of what was."""
+        with self._transaction():
+            self._put(run, "pending", entry)
+
+    def promote(self, run: str) -> None:
+        """The pending entry was counted: it is the committed one now."""
+        with self._transaction():
+            self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'committed'", (run,))
+            self._database.execute(
+                "UPDATE states SET kind = 'committed', key = NULL, reply = NULL WHERE run = ? AND kind = 'pending'",
+                (run,),
+            )
+
+    def drop(self, run: str) -> None:
+        """The pending entry was not counted: it never was."""
+        with self._transaction():
+            self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
+
+    def close(self) -> None:
+        self._database.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _put(self, run: str, kind: str, entry: Entry) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?)",
+            (run, kind, entry.round, entry.key, _dump(entry.state), entry.reply),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise DataError(f"cannot use the state in {self.folder}: {error}") from None
+
+
+def _dump(state: Any) -> bytes:
+    arrays = {name: np.asarray(value) for name, value in state._asdict().items()}
+    return to_bytes(arrays, {"kind": type(state).__name__})
+
+
+def _load(content: bytes) -> Any:
+    arrays, words = from_bytes(content)
+    return KINDS[words["kind"]](**arrays)

@@ -1,0 +1,151 @@
+"""What travels between server and nodes: named arrays, and words and numbers that JSON can hold.
+
+A request carries what a Broadcast does, who is meant, and which of the node's rounds the server has counted. A reply
+carries a status word and, where that is "ok", one client's Sums. Nothing else: no error text ever leaves a node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc import __version__
+from fedmc.errors import DataError, InputError
+from fedmc.inner import Scaling
+from fedmc.messages import Broadcast, Rows, Sums
+from fedmc.settings import Settings
+
+Array = NDArray[Any]
+
+OK = "ok"
+STATUS = {
+    OK: "counted",
+    "wrong-version": "the node runs another version of fedmc: install the same one",
+    "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
+    "wrong-settings": "the settings do not match their hash, or the node cannot run them",
+    "wrong-round": "the round is behind one that the node has already committed",
+    "busy": "another process of this organisation is at work on the same state",
+    "diverged": "the node's numbers are not finite: raise the penalties or beta",
+    "failed": "the node could not do its work: its own log says why",
+}
+NEVER = -1  # no round of this node was counted
+
+
+class Request(NamedTuple):
+    run: str
+    client: int  # the node's number
+    cast: Broadcast
+    counted: int  # the node's last round that is in the server's sum, or NEVER
+    catalogue: str  # hash of the items
+    version: str = __version__
+
+    @property
+    def key(self) -> str:
+        """What makes two requests the same: asked again, a node answers the same bytes."""
+        arrays, words = encode(self)
+        digest = hashlib.sha256(json.dumps(words | {"counted": None}, sort_keys=True).encode())
+        for name in sorted(arrays):
+            digest.update(name.encode() + arrays[name].tobytes())
+        return digest.hexdigest()
+
+
+class Reply(NamedTuple):
+    run: str
+    client: int
+    round: int
+    task: str
+    status: str
+    sums: Sums | None = None
+
+
+def hash_of(settings: Settings) -> str:
+    return hashlib.sha256(json.dumps(settings.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def portable(settings: Settings) -> None:
+    """Refuse settings that do not survive as words: a penalty, loss, sampler or method of the user's own."""
+    again = Settings(**settings.to_dict())
+    if again.to_dict() != settings.to_dict() or not isinstance(settings.method, str):
+        raise InputError("a federation takes settings in words only: nodes run nothing but what they installed")
+
+
+def encode(request: Request) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays and words of a request."""
+    cast = request.cast
+    arrays = {"V": cast.V, "beta": np.asarray(cast.beta)}
+    if cast.memory is not None:
+        arrays["memory"] = cast.memory
+    words = {
+        "run": request.run, "client": request.client, "counted": request.counted, "catalogue": request.catalogue,
+        "version": request.version, "task": cast.task, "round": cast.round, "clients": cast.clients,
+        "settings": cast.settings.to_dict(), "settings_hash": hash_of(cast.settings), "full": cast.full,
+        "mean": float(cast.scaling.mean).hex(), "scale": float(cast.scaling.scale).hex(),
+    }  # fmt: skip
+    return arrays, words
+
+
+def decode(arrays: dict[str, Array], words: dict[str, Any]) -> Request:
+    """The request; settings that do not match their hash are refused."""
+    try:
+        settings = Settings(**words["settings"])
+        if hash_of(settings) != words["settings_hash"]:
+            raise DataError("the settings do not match their hash")
+        scaling = Scaling(float.fromhex(words["mean"]), float.fromhex(words["scale"]))
+        beta = arrays["beta"]
+        cast = Broadcast(
+            words["task"], int(words["round"]), int(words["clients"]), settings,
+            np.ascontiguousarray(arrays["V"], settings.dtype), beta if beta.ndim else beta.item(), scaling,
+            arrays.get("memory"), bool(words["full"]),
+        )  # fmt: skip
+        return Request(
+            words["run"], int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"]
+        )
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise DataError(f"not a request of this protocol: {error}") from None
+
+
+def encode_reply(reply: Reply) -> tuple[dict[str, Array], dict[str, Any]]:
+    words = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
+    arrays: dict[str, Array] = {}
+    heights = {}
+    for name, part in ({} if reply.sums is None else reply.sums.parts).items():
+        if isinstance(part, Rows):
+            arrays[f"{name}/rows"], arrays[f"{name}/values"] = part.rows, part.values
+            heights[name] = part.height
+        else:
+            arrays[name] = np.asarray(part)
+    return arrays, words | {"heights": heights}
+
+
+def decode_reply(arrays: dict[str, Array], words: dict[str, Any]) -> Reply:
+    try:
+        heights = words["heights"]
+        parts: dict[str, Any] = {name: part for name, part in arrays.items() if "/" not in name}
+        for name, height in heights.items():
+            parts[name] = Rows(arrays[f"{name}/rows"], arrays[f"{name}/values"], int(height))
+        sums = Sums.of(**parts) if words["status"] == OK else None
+        return Reply(
+            str(words["run"]), int(words["client"]), int(words["round"]), str(words["task"]), str(words["status"]), sums
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"not a reply of this protocol: {error}") from None
+
+
+def to_bytes(arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
+    """One file of both; the same content gives the same bytes."""
+    file = io.BytesIO()
+    text = np.frombuffer(json.dumps(words, sort_keys=True).encode(), np.uint8)
+    content: dict[str, Any] = {"words.json": text} | {name: arrays[name] for name in sorted(arrays)}
+    np.savez(file, **content)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        arrays = {name: found[name] for name in found.files if name != "words.json"}
+        return arrays, json.loads(found["words.json"].tobytes())
