@@ -45,7 +45,7 @@ def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
     x[:] = 0
     for c in range(size):
         pivot = A[c, c]
-        root = x.dtype.type(1) / np.sqrt(pivot) if pivot > tiny else x.dtype.type(0)
+        root = x.dtype.type(0) if pivot <= tiny else x.dtype.type(1) / np.sqrt(pivot)  # not-a-number stays so
         for k in range(c // step * step, A.shape[1], step):
             store(A, (c, k), times(splat(root), load(A, (c, k))))
         for a in range(c + 1, size):
@@ -55,7 +55,7 @@ def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
         for k in range(c // step * step, A.shape[1], step):
             sum = fma(load(A, (c, k)), load(x, k), sum)  # x is still 0 up to column c and beyond the last
         known = total(sum)
-        x[c] = (A[c, size] - known) / A[c, c] if A[c, c] > 0 else 0
+        x[c] = 0 if A[c, c] == 0 else (A[c, size] - known) / A[c, c]
 
 
 @inlined

@@ -173,6 +173,16 @@ def test_not_a_number_is_not_hidden_by_the_prox():
     assert np.isnan(kernels.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2, False)).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e200])
+def test_not_a_number_is_not_hidden_by_the_solve(wrong):
+    ratings = np.array([0, 2], np.int32), np.array([0, 1], np.int32), np.ones(2), 0.0, 1.0
+    numbers, nothing = [np.zeros(2), np.ones(2), np.full(2, -np.inf), np.full(2, np.inf)], np.empty((0, 2))
+    F = np.array([[1.0, 2.0], [wrong, 1.0]])
+    with np.errstate(all="ignore"):
+        x = solves.exact_rows(*ratings, F, np.zeros((1, 2)), nothing, nothing, *numbers, np.arange(2), True)
+    assert not np.isfinite(x).all()
+
+
 def test_bounds_cover_all_rows_once():
     for counts in ([], [0], [5], [0, 0, 100, 0], list(range(200))):
         indptr = np.cumsum([0, *counts]).astype(np.int32)

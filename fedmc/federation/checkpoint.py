@@ -32,7 +32,7 @@ def save(path: Path, found: Checkpoint) -> None:
     arrays |= {"S": np.asarray(found.state.S), "state_V": found.state.V}
     more: dict[str, Any] = {
         "format": FORMAT, "number": found.number, "seen": found.state.seen, "opening": found.opening,
-        "counted": {str(client): number for client, number in found.counted.items()},
+        "counts": {str(client): number for client, number in found.counted.items()},
     }  # fmt: skip
     write_whole(path, to_bytes(arrays, words | more))
 
@@ -40,15 +40,15 @@ def save(path: Path, found: Checkpoint) -> None:
 def load(path: Path) -> Checkpoint:
     try:
         arrays, words = from_bytes(path.read_bytes())
-        if words["format"] != FORMAT:
-            raise DataError(f"{path} has format {words['format']}, this fedmc reads {FORMAT}")
+        if words.get("format") != FORMAT:
+            raise DataError(f"it has format {words.get('format')}, this fedmc reads {FORMAT}")
         request = decode(arrays, words)
-        counted = {int(client): int(number) for client, number in words["counted"].items()}
+        counted = {int(client): int(number) for client, number in words["counts"].items()}
         state = ServerState(arrays["S"], np.ascontiguousarray(arrays["state_V"]), int(words["seen"]))
         return Checkpoint(
             request.run, int(words["number"]), request.cast, state, counted, request.catalogue, words["opening"]
         )
     except FileNotFoundError:
         raise DataError(f"there is no checkpoint {path}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (DataError, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}") from None

@@ -94,7 +94,7 @@ class Store:
         number, state, key, reply = row
         try:
             return Entry(number, _load(state), key, reply)
-        except (ValueError, KeyError, OSError, EOFError) as error:
+        except (DataError, TypeError, KeyError) as error:
             raise DataError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
     def hold(self, run: str, entry: Entry) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +71,11 @@ def hash_of(settings: Settings) -> str:
 
 def portable(settings: Settings) -> None:
     """Refuse settings that do not survive as words: a penalty, loss, sampler or method of the user's own."""
-    again = Settings(**settings.to_dict())
-    if again.to_dict() != settings.to_dict() or not isinstance(settings.method, str):
+    try:
+        same = Settings(**settings.to_dict()).to_dict() == settings.to_dict()
+    except InputError:
+        same = False
+    if not same:
         raise InputError("a federation takes settings in words only: nodes run nothing but what they installed")
 
 
@@ -146,6 +151,13 @@ def to_bytes(arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
 
 
 def from_bytes(content: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as found:
-        arrays = {name: found[name] for name in found.files if name != "words.json"}
-        return arrays, json.loads(found["words.json"].tobytes())
+    """Back again; anything else is refused, and nothing in it is run."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files if name != "words.json"}
+            words = json.loads(found["words.json"].tobytes())
+    except (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, NotImplementedError) as error:
+        raise DataError(f"not a message of this protocol: {error}") from None
+    if not isinstance(words, dict):
+        raise DataError("not a message of this protocol")
+    return arrays, words

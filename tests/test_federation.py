@@ -1,0 +1,421 @@
+"""The protocol of a real federation, in process: every contribution counts once, whatever dies and whenever."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import stat
+
+import numpy as np
+import pytest
+
+from fedmc.engines.local import LocalEngine
+from fedmc.errors import DataError, Diverged, InputError
+from fedmc.federation import checkpoint, wire
+from fedmc.federation.checkpoint import Checkpoint
+from fedmc.federation.engine import FederatedEngine, TooFewError, largest
+from fedmc.federation.node import Node
+from fedmc.federation.store import NOTHING, BusyError, Store
+from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
+from fedmc.messages import Rows, Sums
+from fedmc.partition import make_shards
+from fedmc.penalties import l2
+from fedmc.server import Begun, rounds
+from fedmc.settings import Settings
+from tests.conftest import planted
+
+NODES, ITEMS, ROUNDS, RUN, CATALOGUE = 4, 15, 5, "a-run", "a-hash"
+KINDS = {
+    "paper": Settings.preset("paper", rank=3, beta=0.5, active=2),
+    "exact": Settings.preset("fast", rank=3, update="exact", active=2),
+    "curvature": Settings.preset("fast", rank=3, active=2),
+}
+
+
+class KilledError(Exception):
+    """kill -9, as seen from outside."""
+
+
+class World:
+    """Nodes with stores on disk, a server with a checkpoint, and a killer that strikes at one of the boundaries."""
+
+    def __init__(self, folder, kill_at=None):
+        ratings = planted()
+        self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
+        self.folder, self.kill_at, self.clock, self.killed = folder, kill_at, itertools.count(), None
+        self.stores = {k: Store(folder / f"node-{k}") for k in range(NODES)}
+        self.path = folder / "server.npz"
+
+    def tick(self, where):
+        if next(self.clock) == self.kill_at:
+            self.killed = where
+            raise KilledError(where)
+
+    def node(self, client):
+        return Node(self.shards[client], CATALOGUE, self.stores[client])
+
+    def revive(self, client):
+        self.stores[client].close()
+        self.stores[client] = Store(self.folder / f"node-{client}")
+
+    def exchange(self, requests, most_bytes):
+        """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
+        answers = {}
+        for client, request in requests.items():
+            while client not in answers:
+                sent = decode(*from_bytes(to_bytes(*encode(request))))
+                try:
+                    self.tick(f"node {client} before it computes {request.cast.task}")
+                    reply = self.node(client).answer(sent)
+                    self.tick(f"node {client} after it stored {request.cast.task}, before its reply leaves")
+                except KilledError:
+                    self.revive(client)
+                    continue
+                assert len(reply) <= most_bytes
+                answers[client] = reply
+            self.tick(f"the server after node {client} replied to {request.cast.task}")
+        return answers
+
+    def serve(self, settings, number):
+        """One process of the server: from the checkpoint if there is one."""
+        engine = FederatedEngine(self, RUN, NODES, ITEMS, CATALOGUE, 1)
+        begun = None
+        if self.path.exists():
+            found = checkpoint.load(self.path)
+            engine.counted = dict(found.counted)
+            begun = Begun(found.number, found.cast, found.state, found.opening)
+            if begun.number >= number:
+                return begun
+
+        def on_state(now):
+            nonlocal begun
+            self.tick("the server before its checkpoint")
+            saved = Checkpoint(RUN, now.number, now.cast, now.state, engine.counted, CATALOGUE, now.opening)
+            checkpoint.save(self.path, saved)
+            begun = now
+            self.tick("the server after its checkpoint")
+
+        for round in rounds(engine, settings, begun=begun, on_state=on_state):
+            if round.number == number:
+                return begun
+        raise AssertionError
+
+    def finish(self, settings, number=ROUNDS):
+        """As often as it takes."""
+        while True:
+            try:
+                return self.serve(settings, number)
+            except KilledError:
+                pass
+
+
+def local(settings, number=ROUNDS):
+    engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
+    states = []
+    for round in rounds(engine, settings, on_state=states.append):
+        if round.number == number:
+            return engine, states[-1]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bits_as_the_simulation(kind, tmp_path):
+    _, expected = local(KINDS[kind])
+    world = World(tmp_path)
+    found = world.finish(KINDS[kind])
+    assert found.cast.V.tobytes() == expected.cast.V.tobytes()
+    assert found.state.S.tobytes() == expected.state.S.tobytes()
+    assert found.state.seen == expected.state.seen
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("paper", marks=pytest.mark.slow), pytest.param("exact", marks=pytest.mark.slow), "curvature"]
+)
+def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
+    """All the boundaries between the messages of a run, one after the other."""
+    settings = KINDS[kind]
+    _, expected = local(settings)
+    calm = World(tmp_path / "calm")
+    calm.finish(settings)
+    boundaries = next(calm.clock)
+    assert boundaries > 50
+    places = set()
+    for kill_at in range(boundaries):
+        world = World(tmp_path / str(kill_at), kill_at)
+        found = world.finish(settings)
+        assert world.killed is not None
+        places.add(world.killed.split()[0])
+        assert found.cast.V.tobytes() == expected.cast.V.tobytes(), world.killed
+        assert found.state.S.tobytes() == expected.state.S.tobytes(), world.killed
+        assert found.state.seen == expected.state.seen, world.killed
+        for store in world.stores.values():
+            store.close()
+    assert places == {"node", "the"}
+
+
+def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
+    """Its reply is written but never counted; the next time it starts from what was."""
+    settings = KINDS["curvature"].replace(active=NODES)
+    world, lost = World(tmp_path), {2: 3}  # in round 2 the reply of node 3 gets lost
+
+    class Lossy:
+        def exchange(self, requests, most_bytes):
+            answers = world.exchange(requests, most_bytes)
+            number = next(iter(requests.values())).cast
+            if number.task == "round" and number.round in lost:
+                del answers[lost[number.round]]
+            return answers
+
+    engine = FederatedEngine(Lossy(), RUN, NODES, ITEMS, CATALOGUE, NODES - 1)
+    history = list(itertools.islice(rounds(engine, settings), ROUNDS + 1))
+    assert history[2].participants == (0, 1, 2)
+    assert history[3].participants == (0, 1, 2, 3)
+    assert [one.why for one in engine.absent] == ["no answer in time"]
+
+    class Draws:
+        def draw(self, number, clients, seed):
+            return np.array([0, 1, 2] if number == 2 else [0, 1, 2, 3])
+
+        def probabilities(self, clients):
+            return np.ones(clients)
+
+    engine = LocalEngine(world.shards)
+    same = list(itertools.islice(rounds(engine, settings.replace(sampler=Draws())), ROUNDS + 1))
+    assert history[-1].V.tobytes() == same[-1].V.tobytes()
+
+
+def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
+    class Silent:
+        def exchange(self, requests, most_bytes):
+            return {}
+
+    engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
+    with pytest.raises(TooFewError, match=r"0 of 4 nodes took part, 2 must .*node 3: no answer in time"):
+        next(rounds(engine, KINDS["curvature"]))
+
+
+def test_asked_again_a_node_says_the_same_bytes(tmp_path):
+    world = World(tmp_path)
+    seen = []
+
+    class Twice:
+        def exchange(self, requests, most_bytes):
+            for client, request in requests.items():
+                first, again = (world.node(client).answer(request) for _ in range(2))
+                world.revive(client)
+                seen.append(first == again == world.node(client).answer(request))
+            return world.exchange(requests, most_bytes)
+
+    engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
+    list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
+    assert len(seen) > 10
+    assert all(seen)
+
+
+def request_for(world, client=0, **changes):
+    """The first round's request, with something wrong about it."""
+    caught = []
+
+    class Catch:
+        def exchange(self, requests, most_bytes):
+            caught.append(next(iter(requests.values())))
+            return world.exchange(requests, most_bytes) if caught[-1].cast.task != "round" else {}
+
+    engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
+    with pytest.raises(TooFewError):
+        list(itertools.islice(rounds(engine, KINDS["curvature"]), 2))
+    return caught[-1]._replace(client=client, **changes)
+
+
+def status_of(answer):
+    return decode_reply(*from_bytes(answer)).status
+
+
+def test_what_a_node_refuses(tmp_path):
+    world = World(tmp_path)
+    request = request_for(world)
+    node = world.node(0)
+    for wrong, status in (
+        (request._replace(version="0.0.1"), "wrong-version"),
+        (request._replace(catalogue="another"), "wrong-catalogue"),
+        (request._replace(cast=request.cast._replace(V=request.cast.V[:-1])), "wrong-catalogue"),
+        (request._replace(cast=request.cast._replace(V=request.cast.V[:, :-1].copy())), "wrong-settings"),
+        (request._replace(cast=request.cast._replace(task="exec")), "wrong-settings"),
+        (request._replace(client=NODES), "wrong-settings"),
+    ):
+        assert status_of(node.answer(wrong)) == status
+        assert world.stores[0].get(RUN, "pending") == NOTHING
+    assert status_of(node.answer(request)) == wire.OK
+
+
+def test_settings_that_were_changed_on_the_way_are_refused(tmp_path):
+    arrays, words = encode(request_for(World(tmp_path)))
+    words["settings"] = words["settings"] | {"rank": 4}
+    with pytest.raises(DataError, match="do not match their hash"):
+        decode(arrays, words)
+    with pytest.raises(DataError, match="not a request"):
+        decode(arrays, {"task": "round"})
+
+
+def test_a_round_that_lies_behind_is_refused(tmp_path):
+    world = World(tmp_path)
+    world.finish(KINDS["curvature"].replace(active=NODES))
+    world.node(0)  # its round ROUNDS was counted by the server, but not yet committed
+    request = request_for(World(tmp_path / "other"))
+    late = request._replace(counted=ROUNDS, cast=request.cast._replace(round=ROUNDS))
+    assert status_of(world.node(0).answer(late)) == "wrong-round"
+
+
+def test_a_node_whose_state_was_lost_stops_and_sends_nothing(tmp_path):
+    request = request_for(World(tmp_path))
+    with Store(tmp_path / "fresh") as store, pytest.raises(DataError, match="its own state is of round -1"):
+        Node(World(tmp_path / "w").shards[0], CATALOGUE, store).answer(request._replace(counted=3))
+
+
+def test_not_finite_numbers_are_a_word_to_the_server_and_the_end_of_the_run(tmp_path):
+    world = World(tmp_path)
+    request = request_for(world)
+    broken = request._replace(cast=request.cast._replace(V=np.full_like(request.cast.V, 1e200)))
+    with np.errstate(all="ignore"):
+        answer = world.node(0).answer(broken)
+    reply = decode_reply(*from_bytes(answer))
+    assert reply == Reply(RUN, 0, 1, "round", "diverged", None)
+    engine = FederatedEngine(world, RUN, NODES, ITEMS, CATALOGUE, 1)
+    with pytest.raises(Diverged, match="node 0"):
+        engine._read(0, request.cast, answer)
+
+
+def hostile():
+    """(what is wrong, a reply made of an honest one)"""
+    yield "not finite", lambda r: changed(r, values=np.full_like(r.sums["S"].values, np.nan))
+    yield "expected", lambda r: changed(r, values=r.sums["S"].values[:, :-1])
+    yield "expected", lambda r: changed(r, height=10**6)
+    yield "items that are not there", lambda r: changed(r, rows=r.sums["S"].rows + 1000)
+    yield "out of order, or twice", lambda r: changed(r, rows=r.sums["S"].rows[::-1].copy())
+    yield "of type", lambda r: changed(r, values=r.sums["S"].values.astype(np.complex128))
+    yield "expected", lambda r: r._replace(round=7)
+    yield "expected", lambda r: r._replace(client=2)
+    yield "expected", lambda r: r._replace(run="another-run")
+    yield "never joined", lambda r: r._replace(sums=Sums.of(S=r.sums["S"], joined=0))
+    yield "it holds", lambda r: r._replace(sums=Sums.of(S=r.sums["S"], joined=1, more=1))
+    yield "unknown status", lambda r: r._replace(status="please run this")
+
+
+def changed(reply, **fields):
+    return reply._replace(sums=Sums.of(S=reply.sums["S"]._replace(**fields), joined=1))
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
+    message, make = list(hostile())[case]
+    world = World(tmp_path)
+
+    class Hostile:
+        def exchange(self, requests, most_bytes):
+            answers = world.exchange(requests, most_bytes)
+            if next(iter(requests.values())).cast.task == "round":
+                honest = decode_reply(*from_bytes(answers[1]))
+                answers[1] = to_bytes(*encode_reply(make(honest)))
+            return answers
+
+    settings = KINDS["curvature"].replace(active=NODES)
+    engine = FederatedEngine(Hostile(), RUN, NODES, ITEMS, CATALOGUE, NODES - 1)
+    first = list(itertools.islice(rounds(engine, settings), 2))[-1]
+    assert first.participants == (0, 2, 3)
+    assert 1 not in engine.counted
+    assert message in engine.absent[0].why
+    assert message in caplog.text
+    assert np.isfinite(first.V).all()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"PK", os.urandom(1000), to_bytes({}, {}), to_bytes({"S": np.zeros(3)}, {"status": "ok"})]
+)
+def test_garbage_is_refused(garbage, tmp_path):
+    engine = FederatedEngine(World(tmp_path), RUN, NODES, ITEMS, CATALOGUE, 1)
+    assert engine._read(0, request_for(World(tmp_path / "w")).cast, garbage) is None
+    assert engine.absent[0].why.startswith("refused")
+
+
+def test_a_reply_larger_than_an_honest_one_can_be_is_known_by_its_size(tmp_path):
+    cast = request_for(World(tmp_path)).cast
+    assert largest(cast, ITEMS) < 200_000
+
+
+def test_two_processes_of_one_organisation(tmp_path):
+    with Store(tmp_path / "state"), pytest.raises(BusyError, match="in use"):
+        Store(tmp_path / "state")
+    Store(tmp_path / "state").close()
+
+
+def test_the_state_is_the_organisations_own(tmp_path):
+    with Store(tmp_path / "state"):
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "state" / "state.sqlite").stat().st_mode) == 0o600
+
+
+def test_a_damaged_store_is_refused(tmp_path):
+    with Store(tmp_path / "state"):
+        pass
+    (tmp_path / "state" / "state.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 100)
+    with pytest.raises(DataError, match="cannot be used"):
+        Store(tmp_path / "state")
+    Store(tmp_path / "other").close()  # the lock is free again
+
+
+def test_a_damaged_state_is_refused(tmp_path):
+    world = World(tmp_path)
+    request = request_for(world)
+    world.node(0).answer(request)
+    world.stores[0].close()
+    with sqlite3.connect(tmp_path / "node-0" / "state.sqlite") as database:
+        database.execute("UPDATE states SET state = substr(state, 1, 40)")
+    world.stores[0] = Store(tmp_path / "node-0")
+    with pytest.raises(DataError, match="is damaged"):
+        world.node(0).answer(request)
+
+
+def test_what_cannot_be_written_is_not_sent(tmp_path):
+    """A disk that is full: the pages of the database may not grow."""
+    world = World(tmp_path)
+    request = request_for(world)
+    pages = world.stores[0]._database.execute("PRAGMA page_count").fetchone()[0]
+    world.stores[0]._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(DataError, match="full"):
+        world.node(0).answer(request)
+    assert world.stores[0].get(RUN, "pending") == NOTHING
+
+
+def test_a_checkpoint_that_is_damaged_or_missing(tmp_path):
+    world = World(tmp_path)
+    world.finish(KINDS["curvature"], 1)
+    content = world.path.read_bytes()
+    for broken in (content[:100], content[:-30], b""):
+        world.path.write_bytes(broken)
+        with pytest.raises(DataError, match="is damaged"):
+            checkpoint.load(world.path)
+    with pytest.raises(DataError, match="no checkpoint"):
+        checkpoint.load(tmp_path / "nowhere")
+
+
+def test_settings_of_ones_own_do_not_travel():
+    wire.portable(KINDS["paper"])
+    wire.portable(KINDS["curvature"].replace(penalty_users="l1:0.1"))
+    with pytest.raises(InputError, match="in words only"):
+        wire.portable(KINDS["paper"].replace(penalty_users=_Own()))
+
+
+class _Own:
+    value, prox = l2(1.0).value, l2(1.0).prox
+
+    def __mul__(self, weight):
+        return self
+
+
+def test_rows_and_numbers_survive_the_wire():
+    sums = Sums.of(S=Rows(np.array([1, 3], np.int32), np.ones((2, 4), np.float32), 7), joined=1)
+    reply = decode_reply(*from_bytes(to_bytes(*encode_reply(Reply(RUN, 1, 2, "round", "ok", sums)))))
+    assert reply.sums["S"].height == 7
+    assert reply.sums["S"].values.dtype == np.float32
+    assert reply.sums.sent == sums.sent
