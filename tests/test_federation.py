@@ -256,6 +256,9 @@ def test_settings_that_were_changed_on_the_way_are_refused(tmp_path):
         decode(arrays, words)
     with pytest.raises(DataError, match="not a request"):
         decode(arrays, {"task": "round"})
+    for content in (to_bytes(arrays, words), b"anything"):
+        answer = World(tmp_path / str(len(content))).node(0).answer_bytes(content)
+        assert status_of(answer) == "wrong-settings"
 
 
 def test_a_round_that_lies_behind_is_refused(tmp_path):

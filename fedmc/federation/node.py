@@ -11,14 +11,13 @@ Every error ends here, in the node's own log: the server gets a status word.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from fedmc import __version__
 from fedmc.client import respond
 from fedmc.errors import DataError, Diverged
 from fedmc.federation.store import Entry, Store
-from fedmc.federation.wire import OK, Reply, Request, encode_reply, to_bytes
-from fedmc.messages import Broadcast
+from fedmc.federation.wire import NEVER, OK, Reply, Request, decode, encode_reply, from_bytes, to_bytes
+from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
 
 log = logging.getLogger("fedmc.node")
@@ -30,6 +29,15 @@ CHANGING = ("start", "round")
 class Node:
     def __init__(self, shard: Shard, catalogue: str, store: Store) -> None:
         self.shard, self.catalogue, self.store = shard, catalogue, store
+
+    def answer_bytes(self, content: bytes) -> bytes:
+        """As `answer`, of a request's bytes; bytes that are none get a status word."""
+        try:
+            request = decode(*from_bytes(content))
+        except DataError as error:
+            log.warning("refused a message: %s", error)
+            return to_bytes(*encode_reply(Reply("", NEVER, NEVER, "", "wrong-settings")))
+        return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
         """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
@@ -51,7 +59,7 @@ class Node:
         except Diverged as error:
             log.error("round %s of run %s: %s", cast.round, request.run, error)
             return _bytes(request, "diverged")
-        reply = to_bytes(*encode_reply(Reply(request.run, request.client, cast.round, cast.task, OK, sums)))
+        reply = _bytes(request, OK, sums)
         if cast.task in CHANGING:
             self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
         return reply
@@ -92,6 +100,6 @@ class Node:
         return self.shard
 
 
-def _bytes(request: Request, status: str, sums: Any = None) -> bytes:
+def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:
     cast = request.cast
     return to_bytes(*encode_reply(Reply(request.run, request.client, cast.round, cast.task, status, sums)))
