@@ -116,9 +116,9 @@ def share_curvature(shard: Shard, state: Fitted | None, cast: Broadcast) -> tupl
     settings, V, by_user = cast.settings, cast.V, _by_user(shard, cast)
     users, items = settings.penalties(cast.clients)
     if state is None:
-        U = Z = inner.minimise(by_user, V, start_users(shard, cast), settings.entry_of(users), FITTED)
+        U = Z = fitted(shard, None, cast, settings.penalty_at_entry)
     else:
-        U = inner.minimise(by_user, V, state.U, users, FITTED)
+        U = fitted(shard, state.U, cast, users)
         Z = (U + settings.extrapolation * (U - state.U)).astype(U.dtype, copy=False)
     by_rated = by_user._replace(matrix=shard.by_rated)
     change = curvature.packed(by_rated, Z, items, None if state is None else state.Z)
@@ -205,11 +205,19 @@ def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
 
     Where all clients are there from the start, one that had no turn has the U it starts with.
     """
-    U = start_users(shard, cast) if state is None else state.U
     if not cast.settings.fold_in and (state is not None or cast.settings.entry == "all"):
-        return U
+        return start_users(shard, cast) if state is None else np.asarray(state.U)
     penalty, _ = cast.settings.penalties(cast.clients)
-    return inner.minimise(_by_user(shard, cast), cast.V, U, penalty, FITTED)
+    return fitted(shard, None if state is None else state.U, cast, penalty)
+
+
+def fitted(shard: Shard, U: Array | None, cast: Broadcast, penalty: Penalty) -> Array:
+    """The users' factors that fit V best, from U (the client's start if None) where it takes steps to get there."""
+    problem = _by_user(shard, cast)
+    numbers = inner.solvable(problem.loss, penalty, cast.settings.width)
+    if U is None and numbers is not None and numbers.closed:
+        U = np.zeros((len(shard.users), cast.settings.width), cast.V.dtype)  # one solve, wherever it starts
+    return inner.minimise(problem, cast.V, start_users(shard, cast) if U is None else U, penalty, FITTED)
 
 
 def moments(shard: Shard, cast: Broadcast) -> Sums:

@@ -178,8 +178,10 @@ class Settings:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
 
-    def entry_of(self, users: Any) -> Penalty:
+    @cached_property
+    def penalty_at_entry(self) -> Penalty:
         """The users' penalty at a client's first turn; one that cannot be scaled holds in full."""
+        users: Any = self.penalties(1)[0]
         scaled: Penalty = users * self.entry_penalty if hasattr(self._parsed[1], "__mul__") else users
         return scaled
 
