@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +55,9 @@ class Federation:
 
     def start(self, name: str, *command) -> subprocess.Popen:
         with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen([*map(str, command)], env=self.environment, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [*map(str, command)], env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
         self.processes.append(process)
         return process
 
@@ -96,15 +100,33 @@ class Federation:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
+    def apps(self) -> list[int]:
+        """The processes that our SuperLink started for the run: they have its address in their command."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = entry.read_bytes().split(b"\0")
+                if self.address.encode() in words and any(b"serverapp" in word for word in words):
+                    found.append(int(entry.parent.name))
+        return found
+
     def end(self) -> None:
-        for process in reversed(self.processes):
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
+        until = time.monotonic() + 20
+        while self.apps() and time.monotonic() < until:
+            time.sleep(0.2)  # a ServerApp that ends by itself needs its SuperLink for that
+        for app in self.apps():
+            os.kill(app, signal.SIGKILL)
+        self._end_started()
+
+    def _end_started(self) -> None:
+        """Each with the group it leads: a SuperLink starts processes of its own."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in reversed(self.processes):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            for process in self.processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
 
 
 @pytest.fixture
