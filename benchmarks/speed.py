@@ -120,26 +120,15 @@ def section_peers() -> None:
             reached = round.number
             break
     print(f"pooled ALS to its end: test RMSE {mark:.4f}; fedmc within 0.3 % after {reached} rounds, {spent:.2f} s")
-    for name, seconds in peers(train, test).items():
-        print(f"{name}: {seconds}")
+    for name, (seconds, said) in peers(train, test).items():
+        print(f"{name}: {seconds:.2f} s{said}")
         if name.startswith("cmfrec"):
-            print(f"fedmc takes {spent / seconds.seconds:.2f} of its time (at most 1)")
+            print(f"fedmc takes {spent / seconds:.2f} of its time (at most 1)")
 
 
-class Spent(float):
-    """Seconds, and what they gave."""
-
-    def __new__(cls, seconds: float, said: str):
-        made = super().__new__(cls, seconds)
-        made.seconds, made.said = seconds, said
-        return made
-
-    def __str__(self) -> str:
-        return f"{self.seconds:.2f} s{self.said}"
-
-
-def peers(train: Ratings, test: Ratings) -> dict[str, Spent]:
-    found: dict[str, Spent] = {}
+def peers(train: Ratings, test: Ratings) -> dict[str, tuple[float, str]]:
+    """Seconds by what they were spent on, and what else is to be said."""
+    found: dict[str, tuple[float, str]] = {}
     entries, held = train.matrix.tocoo(), test.matrix.tocoo()
     try:
         from cmfrec import CMF
@@ -154,7 +143,7 @@ def peers(train: Ratings, test: Ratings) -> dict[str, Spent]:
         seconds = time.perf_counter() - began
         predicted = np.clip(model.predict(held.row, held.col), train.matrix.data.min(), train.matrix.data.max())
         rmse = np.sqrt(np.nanmean((predicted - held.data) ** 2))
-        found["cmfrec, pooled ALS, 15 iterations, 2 threads"] = Spent(seconds, f", test RMSE {rmse:.4f}")
+        found["cmfrec, pooled ALS, 15 iterations, 2 threads"] = seconds, f", test RMSE {rmse:.4f}"
     try:
         from implicit.als import AlternatingLeastSquares
     except ImportError:
@@ -165,7 +154,7 @@ def peers(train: Ratings, test: Ratings) -> dict[str, Spent]:
         began = time.perf_counter()
         als.fit(sparse.csr_matrix(train.matrix, dtype=np.float32), show_progress=False)
         seconds = time.perf_counter() - began
-        found["implicit, pooled ALS of another loss, 15 iterations, 2 threads"] = Spent(seconds, "")
+        found["implicit, pooled ALS of another loss, 15 iterations, 2 threads"] = seconds, ""
     return found
 
 

@@ -190,6 +190,29 @@ def test_kernels_at_other_widths(width, dtype):
     assert kernels.frobenius(F) == pytest.approx(np.linalg.norm(F.T @ F), rel=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("per_entry", [False, True])
+def test_dual_step_and_sums_of_rows(dtype, per_entry):
+    rng = np.random.default_rng(1)
+    V, W_old, Y_old, W = rng.normal(size=(4, 7, 3)).astype(dtype)
+    beta = rng.random((7, 3)).astype(dtype) + 0.1 if per_entry else 0.3
+    Y, change, finite = kernels.dual_step(V, W_old, Y_old, W, beta, 1.5)
+    expected = Y_old + 1.5 * beta * (W - V)
+    np.testing.assert_allclose(Y, expected, rtol=1e-5)
+    np.testing.assert_allclose(change, beta * W + expected - (beta * W_old + Y_old), rtol=1e-4, atol=1e-5)
+    assert finite
+    np.testing.assert_allclose(kernels.anchors(V, Y_old, beta), V - Y_old / beta, rtol=1e-5)
+    for place in (0, 20):  # in a pack, and behind the last whole one
+        broken = W.copy()
+        broken.flat[place] = np.inf
+        with np.errstate(all="ignore"):
+            assert not kernels.dual_step(V, W_old, Y_old, broken, beta, 1.5)[2]
+    total = np.ones((9, 3))
+    kernels.add_rows(total, np.array([0, 2, 3, 4, 5, 6, 8], np.int32), V)
+    assert (total[[1, 7]] == 1).all()
+    np.testing.assert_array_equal(total[[0, 2, 3, 4, 5, 6, 8]], 1 + V.astype(np.float64))
+
+
 def test_packed_grams_less_others():
     rng = np.random.default_rng(0)
     ratings = np.array([0, 2, 3], np.int32), np.array([0, 1, 1], np.int32), rng.random(3), 0.0, 1.0

@@ -14,12 +14,10 @@ import numpy as np
 
 from fedmc import curvature
 from fedmc.errors import DataError, Diverged, FedmcError
-from fedmc.federation.wire import NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
+from fedmc.federation.wire import CHANGING, NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
 from fedmc.messages import Broadcast, Rows, Sums, add_up
 
 log = logging.getLogger("fedmc.server")
-
-CHANGING = ("start", "round")
 
 
 class TooFewError(FedmcError):

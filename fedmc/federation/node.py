@@ -16,14 +16,13 @@ from fedmc import __version__
 from fedmc.client import respond
 from fedmc.errors import DataError, Diverged
 from fedmc.federation.store import Entry, Store
-from fedmc.federation.wire import NEVER, OK, Reply, Request, decode, encode_reply, from_bytes, to_bytes
+from fedmc.federation.wire import CHANGING, NEVER, OK, Reply, Request, decode, encode_reply, from_bytes, to_bytes
 from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
 
 log = logging.getLogger("fedmc.node")
 
 TASKS = ("moments", "scale", "start", "round", "measure")
-CHANGING = ("start", "round")
 
 
 class Node:

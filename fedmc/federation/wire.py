@@ -35,6 +35,7 @@ STATUS = {
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
     "failed": "the node could not do its work: its own log says why",
 }
+CHANGING = ("start", "round")  # tasks that change a node's state
 NEVER = -1  # no round of this node was counted
 
 
