@@ -47,6 +47,14 @@ def copy_row(F: Array, row: int, P: Array, line: int) -> None:
 
 
 @inlined
+def add_line(values: Array, line: int, sums: Array, row: int) -> None:
+    """sums[row] += the first numbers of values[line]"""
+    source, target = values[line], sums[row]
+    for c in range(target.size):
+        target[c] += source[c]
+
+
+@inlined
 def gather(
     start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array
 ) -> None:

@@ -20,6 +20,8 @@ the same function as the U half, transposed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ from fedmc.inner import Problem
 from fedmc.losses import Square
 from fedmc.measures import measure
 from fedmc.messages import Broadcast, Rows, Sums
-from fedmc.partition import Shard
+from fedmc.partition import Shard, together
 from fedmc.penalties import Coupling, Fixed, Penalty, coefficients, none, project
 from fedmc.sampling import client_rng
 
@@ -94,7 +96,8 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
         return method.turn(shard, state, cast)
     if cast.settings.update == "curvature":
         assert state is None or isinstance(state, Fitted)
-        return share_curvature(shard, state, cast)
+        (after,), sums = share_curvature([shard], [state], cast)
+        return after, sums
     assert not isinstance(state, Fitted)
     if cast.task == "start":
         begun = start(shard, cast)
@@ -106,25 +109,81 @@ def respond(shard: Shard, state: ClientState | None, cast: Broadcast) -> tuple[C
     return local_round(shard, state, cast)
 
 
+def respond_together(
+    shards: Sequence[Shard], states: Sequence[Any], cast: Broadcast
+) -> tuple[Sequence[ClientState | None], Sums]:
+    """`respond` of several clients that are `independent`, in one go; of a single one always."""
+    if len(shards) > 1:
+        return share_curvature(shards, states, cast)
+    state, sums = respond(shards[0], states[0], cast)
+    return [state], sums
+
+
 def only_rated(cast: Broadcast) -> bool:
     """Whether items are solved for exactly, so that only those with ratings have a W and a Y of their own."""
     return cast.settings.update == "exact" and isinstance(cast.settings.make_loss(), Square)
 
 
-def share_curvature(shard: Shard, state: Fitted | None, cast: Broadcast) -> tuple[Fitted, Sums]:
-    """One round: U fitted to V; up goes the change of the packed (G, b), all of it where the client is new."""
-    settings, V, by_user = cast.settings, cast.V, _by_user(shard, cast)
-    users, items = settings.penalties(cast.clients)
-    if state is None:
-        U = Z = fitted(shard, None, cast, settings.penalty_at_entry)
-    else:
-        U = fitted(shard, state.U, cast, users)
-        Z = (U + settings.extrapolation * (U - state.U)).astype(U.dtype, copy=False)
-    by_rated = by_user._replace(matrix=shard.by_rated)
-    change = curvature.packed(by_rated, Z, items, None if state is None else state.Z)
+def share_curvature(
+    shards: Sequence[Shard], states: Sequence[Fitted | None], cast: Broadcast
+) -> tuple[list[Fitted], Sums]:
+    """One round: U fitted to V; up goes the change of the packed (G, b), all of it where a client is new.
+
+    Small clients take their turns together, with the same bits as one by one (see `independent`).
+    """
+    settings, whole, V = cast.settings, together(shards), cast.V
+    _, items = settings.penalties(cast.clients)
+    new = np.repeat([state is None for state in states], [len(shard.users) for shard in shards])
+    before = _joined([_opening(shard, state, cast) for shard, state in zip(shards, states, strict=True)])
+    U = _fitted_together(whole, before, new, cast)
+    Z, less = U, None
+    if not new.all():
+        Z = np.where(new[:, None], U, U + settings.extrapolation * (U - before)).astype(U.dtype, copy=False)
+        less = _joined(
+            [np.zeros_like(U[: len(x.users)]) if y is None else y.Z for x, y in zip(shards, states, strict=True)]
+        )
+    by_rated = _by_user(whole, cast)._replace(matrix=whole.by_rated)
     if not np.isfinite(Z).all():
-        raise Diverged(cast.round, f"client {shard.client} got user factors that are not finite", "raise the penalties")
-    return Fitted(U, Z, V), Sums.of(S=Rows(shard.rated, change, len(V)), joined=int(state is None))
+        worst = [shard.client for shard, z in zip(shards, _parted(Z, shards), strict=True) if not np.isfinite(z).all()]
+        cause = f"client {worst[0]} got user factors that are not finite"
+        raise Diverged(cast.round, cause, "raise the penalties")
+    after = [Fitted(*parts, V) for parts in zip(_parted(U, shards), _parted(Z, shards), strict=True)]
+    return after, Sums.of(
+        S=curvature.Change(whole.rated, len(V), by_rated, Z, items, less, ~new),
+        joined=sum(state is None for state in states),
+    )
+
+
+def independent(cast: Broadcast) -> bool:
+    """Whether clients may take their turns together: a user's factors depend on nothing but V and its own ratings."""
+    settings = cast.settings
+    if cast.task != "round" or settings.update != "curvature" or settings.make_method() is not None:
+        return False
+    penalties = settings.penalty_at_entry, settings.penalties(cast.clients)[0]
+    return all(inner.solvable(settings.make_loss(), penalty, settings.width) is not None for penalty in penalties)
+
+
+def _fitted_together(whole: Shard, before: Array, new: Array, cast: Broadcast) -> Array:
+    """The users' factors fitted to V, those of `new` ones with the penalty at entry."""
+    problem, U = _by_user(whole, cast), np.empty_like(before)
+    for rows, penalty in ((new, cast.settings.penalty_at_entry), (~new, cast.settings.penalties(cast.clients)[0])):
+        if rows.all():
+            return inner.minimise(problem, cast.V, before, penalty, FITTED)
+        some = problem._replace(matrix=whole.by_user[rows])
+        U[rows] = inner.minimise(some, cast.V, before[rows], penalty, FITTED)
+    return U
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _parted(rows: Array, shards: Sequence[Shard]) -> list[Array]:
+    """Each client's rows of a joined array, without the others in memory."""
+    if len(shards) == 1:
+        return [rows]
+    bounds = np.cumsum([0, *(len(shard.users) for shard in shards)]).tolist()
+    return [rows[start:stop].copy() for start, stop in pairwise(bounds)]
 
 
 def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied, Sums]:
@@ -208,16 +267,17 @@ def users_at(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
     if not cast.settings.fold_in and (state is not None or cast.settings.entry == "all"):
         return start_users(shard, cast) if state is None else np.asarray(state.U)
     penalty, _ = cast.settings.penalties(cast.clients)
-    return fitted(shard, None if state is None else state.U, cast, penalty)
+    return inner.minimise(_by_user(shard, cast), cast.V, _opening(shard, state, cast), penalty, FITTED)
 
 
-def fitted(shard: Shard, U: Array | None, cast: Broadcast, penalty: Penalty) -> Array:
-    """The users' factors that fit V best, from U (the client's start if None) where it takes steps to get there."""
-    problem = _by_user(shard, cast)
-    numbers = inner.solvable(problem.loss, penalty, cast.settings.width)
-    if U is None and numbers is not None and numbers.closed:
-        U = np.zeros((len(shard.users), cast.settings.width), cast.V.dtype)  # one solve, wherever it starts
-    return inner.minimise(problem, cast.V, start_users(shard, cast) if U is None else U, penalty, FITTED)
+def _opening(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
+    """Where users begin to be fitted to V: where they are; at first where the client starts, if that matters at all."""
+    if state is not None:
+        return np.asarray(state.U)
+    numbers = inner.solvable(cast.settings.make_loss(), cast.settings.penalties(cast.clients)[0], cast.settings.width)
+    if numbers is not None and numbers.closed:
+        return np.zeros((len(shard.users), cast.settings.width), cast.V.dtype)  # one solve, wherever it starts
+    return start_users(shard, cast)
 
 
 def moments(shard: Shard, cast: Broadcast) -> Sums:

@@ -18,6 +18,7 @@ memory does not grow with items x rank^2.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedmc import inner, solves
 from fedmc.inner import Problem
+from fedmc.messages import Sparse
 from fedmc.penalties import Coefficients, Penalty, coefficients
 
 Array = NDArray[Any]
@@ -40,6 +42,39 @@ def packed(by_item: Problem, Z: Array, items: Penalty, less: Array | None = None
     """(G, b) of each item over one client's ratings, the lower triangle of G, then b; minus those of `less`."""
     numbers = _numbers(items, Z.shape[1])
     return solves.packed_grams(*inner.raw(by_item), Z, numbers.values.astype(Z.dtype), numbers.free, less)
+
+
+class Change(Sparse):
+    """What clients send: (G, b) of each item they rated, packed, less the same of the factors they last sent it of.
+
+    Users that never `had` any are 0 there.
+
+    It is worked out when it is looked at, and added to sums without being looked at.
+    """
+
+    def __init__(
+        self, rated: Array, height: int, by_rated: Problem, Z: Array, items: Penalty, less: Array | None, had: Array
+    ) -> None:
+        self.rows, self.height = rated, height
+        self._by_rated, self._Z, self._items, self._less, self._had = by_rated, Z, items, less, had
+
+    @cached_property
+    def values(self) -> Array:
+        return packed(self._by_rated, self._Z, self._items, self._less)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.height, columns(self._Z.shape[1], self._items)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._Z.itemsize)
+
+    def add_to(self, sums: Array) -> None:
+        numbers = _numbers(self._items, self._Z.shape[1])
+        fixed = numbers.values.astype(self._Z.dtype)
+        ratings = inner.raw(self._by_rated)
+        solves.add_packed_grams(sums, self.rows, *ratings, self._Z, fixed, numbers.free, self._less, self._had)
 
 
 def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:

@@ -22,11 +22,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, add_residuals, copy_row, dot, gather, gram, inlined, njit, whole_packs
+from fedmc.blocks import (
+    BLOCK,
+    add_gram,
+    add_line,
+    add_residuals,
+    copy_row,
+    dot,
+    gather,
+    gram,
+    inlined,
+    njit,
+    whole_packs,
+)
 from fedmc.lanes import SHORT, clip, fma, known, lanes, load, padded, plus, soft, splat, spread, store, times, total
 
 Array = NDArray[Any]
 
+ADDED = 4  # multiply-adds that adding a number to one in memory takes as long as
 GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
 
 
@@ -338,19 +351,16 @@ def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: f
 
 
 @njit(cache=True, nogil=True)
-def _add_rows(sums: Array, rows: Array, values: Array) -> None:
-    width, pack = values.shape[1], lanes(values)
-    whole = width // pack * pack
+def _add_rows(first: int, last: int, sums: Array, rows: Array, values: Array) -> None:
     for k in range(rows.size):
-        for c in range(0, whole, pack):
-            store(sums, (rows[k], c), plus(load(sums, (rows[k], c)), load(values, (k, c))))
-        for c in range(whole, width):
-            sums[rows[k], c] += values[k, c]
+        if first <= rows[k] < last:
+            add_line(values, k, sums, rows[k])
 
 
 def add_rows(sums: Array, rows: Array, values: Array) -> None:
-    """sums[rows] += values, rows being different ones."""
-    if values.ndim == 2 and values.dtype == sums.dtype:
-        _add_rows(sums, rows, values)
-    else:
-        sums[rows] += values
+    """sums[rows] += values, one after the other."""
+    if values.ndim == 1:
+        np.add.at(sums, rows, values)
+        return
+    effort = values.size * ADDED
+    threads.over_rows(_add_rows, threads.gathered(np.ones(len(rows)), rows, len(sums)), effort, sums, rows, values)

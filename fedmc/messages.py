@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -31,16 +32,46 @@ class Broadcast(NamedTuple):
     full: bool = False  # with "measure": also what the theory needs
 
 
-class Rows(NamedTuple):
-    """An array of `height` rows that are zero but for these."""
+class Sparse(ABC):
+    """An array of `height` rows that are zero but for some."""
 
-    rows: Array  # ascending
-    values: Array
     height: int
+    rows: Array  # which; where several clients speak at once, those of each ascending
+
+    @property
+    @abstractmethod
+    def values(self) -> Array: ...
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+    @abstractmethod
+    def add_to(self, sums: Array) -> None:
+        """sums[rows] += values, one row after the other."""
+
+
+class Rows(Sparse):
+    """Rows and their values."""
+
+    def __init__(self, rows: Array, values: Array, height: int) -> None:
+        self.rows, self._values, self.height = rows, values, height
+
+    @property
+    def values(self) -> Array:
+        return self._values
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.height, *self._values.shape[1:]
 
     @property
     def nbytes(self) -> int:
-        return int(self.rows.nbytes + self.values.nbytes)
+        return int(self.rows.nbytes + self._values.nbytes)
+
+    def add_to(self, sums: Array) -> None:
+        add_rows(sums, self.rows, self._values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +84,9 @@ class Sums:
 
     @classmethod
     def of(cls, **parts: Any) -> Sums:
-        """One client's message; Rows stay as they are until they are added up."""
-        arrays = {name: value if isinstance(value, Rows) else np.asarray(value) for name, value in parts.items()}
-        sent = sum(value.nbytes for value in arrays.values() if isinstance(value, Rows) or value.ndim)
+        """One client's message; sparse ones stay as they are until they are added up."""
+        arrays = {name: value if isinstance(value, Sparse) else np.asarray(value) for name, value in parts.items()}
+        sent = sum(value.nbytes for value in arrays.values() if isinstance(value, Sparse) or value.ndim)
         return cls(arrays, sent)
 
     def __getitem__(self, name: str) -> Array:
@@ -73,18 +104,12 @@ def add_up(messages: Iterable[Sums]) -> Sums:
     for message in messages:
         sent += message.sent
         if not total:
-            total = {name: _opening(value) for name, value in message.parts.items()}
+            total = {name: np.zeros(value.shape) for name, value in message.parts.items()}
         elif total.keys() != message.parts.keys():
             raise ValueError(f"cannot add sums of {sorted(total)} and {sorted(message.parts)}")
         for name, value in message.parts.items():
-            if isinstance(value, Rows):
-                add_rows(total[name], value.rows, value.values)
+            if isinstance(value, Sparse):
+                value.add_to(total[name])
             else:
                 total[name] += value
     return Sums(total, sent)
-
-
-def _opening(value: Any) -> Array:
-    """Zeros for a sum."""
-    shape = (value.height, *value.values.shape[1:]) if isinstance(value, Rows) else value.shape
-    return np.zeros(shape)

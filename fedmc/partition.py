@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,29 @@ class Shard:
         counts = np.zeros(self.by_user.shape[1] + 1, np.int32)
         counts[self.rated + 1] = np.diff(self.by_rated.indptr)
         return _as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
+
+
+def together(shards: Sequence[Shard]) -> Shard:
+    """Several clients as one: their users below each other, and each one's rated items, so that items come again."""
+    if len(shards) == 1:
+        return shards[0]
+    first = np.cumsum([0, *(len(shard.users) for shard in shards)])
+    by_user = _below([shard.by_user for shard in shards], np.zeros(len(shards), np.int32), shards[0].by_user.shape[1])
+    by_rated = _below([shard.by_rated for shard in shards], first[:-1].astype(np.int32), int(first[-1]))
+    users = np.concatenate([shard.users for shard in shards])
+    return Shard(shards[0].client, users, by_user, np.concatenate([shard.rated for shard in shards]), by_rated)
+
+
+def _below(parts: Sequence[sparse.csr_array], moved: Array, columns: int) -> sparse.csr_array:
+    """The rows of all parts, the columns of each moved to the right by that many."""
+    counts = [len(part.indices) for part in parts]
+    starts = np.cumsum([0, *counts[:-1]], dtype=np.int32)
+    indptr = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
+    indices = np.concatenate([part.indices for part in parts])
+    if moved.any():
+        indices += np.repeat(moved, counts)
+    data = np.concatenate([part.data for part in parts])
+    return _as_csr(data, indices, np.concatenate([np.zeros(1, np.int32), *indptr]), columns)
 
 
 class Federation(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import threads
-from fedmc.blocks import BLOCK, add_gram, copy_first, gram, inlined, mirror, njit, whole_packs
+from fedmc.blocks import BLOCK, add_gram, add_line, copy_first, gram, inlined, mirror, njit, whole_packs
 from fedmc.lanes import fma, known, lanes, load, padded, splat, spread, store, times, total
 
 Array = NDArray[Any]
@@ -191,25 +191,14 @@ def _gather_free(
 
 
 @inlined
-def _put(out: Array, place: int, pack: Any, scratch: Array) -> None:
-    """Write a pack; what lies beyond the end of `out` is left off."""
-    if place + lanes(out) <= out.size:
-        store(out, place, pack)
-    else:
-        store(scratch, 0, pack)
-        for k in range(out.size - place):
-            out[place + k] = scratch[k]
-
-
-@inlined
-def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array, scratch: Array) -> None:
+def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array) -> None:
     """A row with few ratings, straight from its lines; those from `plus_lines` on count negative."""
     minus = splat(P.dtype.type(-1))
     if plus_lines == 1 and lines == 2:  # what most rows of a small client are
         for t in range(table.shape[0]):
             a, c = table[t, 0], table[t, 1]
             old = times(spread(P, (1, a)), load(P, (1, c)))
-            _put(out, table[t, 2], fma(spread(P, (0, a)), load(P, (0, c)), times(minus, old)), scratch)
+            store(out, table[t, 2], fma(spread(P, (0, a)), load(P, (0, c)), times(minus, old)))
         return
     for t in range(table.shape[0]):
         a, c = table[t, 0], table[t, 1]
@@ -218,7 +207,7 @@ def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array, scratc
             even = fma(spread(P, (k, a)), load(P, (k, c)), even)
         for k in range(plus_lines, lines):
             odd = fma(spread(P, (k, a)), load(P, (k, c)), odd)
-        _put(out, table[t, 2], fma(minus, odd, even), scratch)
+        store(out, table[t, 2], fma(minus, odd, even))
 
 
 @cache
@@ -235,36 +224,44 @@ def _table(size: int, pack: int) -> Array:
 
 @lru_cache
 def _packed_rows(line: int) -> Any:
-    """As `_exact_rows`."""
+    """As `_exact_rows`. With `targets` row k is added to line targets[k] of `out`, from line `first` to `last`."""
 
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        less: Array, fixed: Array, free: Array, table: Array, out: Array,
+        less: Array, had: Array, fixed: Array, free: Array, table: Array, targets: Array, out: Array,
     ) -> None:  # fmt: skip
-        dtype, size = F.dtype, free.size
+        dtype, size, adding = F.dtype, free.size, targets.size > 0
         leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
         wide = line if line > 0 else whole_packs(size + 1, lanes(F))
-        P, G, scratch = np.zeros((BLOCK, wide), dtype), np.zeros((wide, wide), dtype), np.zeros(wide, dtype)
-        for row in range(first, last):
+        P, G = np.zeros((BLOCK, wide), dtype), np.zeros((wide, wide), dtype)
+        packed = np.zeros((1, out.shape[1] + lanes(F)), dtype)  # the last pack may reach beyond the end
+        for row in range(0 if adding else first, targets.size if adding else last):
+            if adding and (targets[row] < first or targets[row] >= last):
+                continue
             start, stop = indptr[row], indptr[row + 1]
             count = stop - start
+            both = less.shape[0] > 0 and count > 0 and had[indices[start]]
             if count <= FEW:
                 _gather_free(start, stop, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
-                if less.shape[0] > 0:
+                if both:
                     _gather_free(start, stop, indices, ratings, shift, inv, less, fixed, free, leading, P, count)
-                _few(P, count, 2 * count if less.shape[0] > 0 else count, table, out[row], scratch)
-                continue
-            for begin in range(start, stop, BLOCK):
-                end = min(begin + BLOCK, stop)
-                _gather_free(begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
-                add_gram(P, end - begin, G, 0, False, begin == start, False)
-                if less.shape[0] > 0:
-                    _gather_free(begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, 0)
-                    add_gram(P, end - begin, G, 0, False, False, True)
-            mirror(G, 0)
-            for t in range(table.shape[0]):
-                _put(out[row], table[t, 2], load(G, (table[t, 0], table[t, 1])), scratch)
+                _few(P, count, 2 * count if both else count, table, packed[0])
+            else:
+                for begin in range(start, stop, BLOCK):
+                    end = min(begin + BLOCK, stop)
+                    _gather_free(begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
+                    add_gram(P, end - begin, G, 0, False, begin == start, False)
+                    if both:
+                        _gather_free(begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, 0)
+                        add_gram(P, end - begin, G, 0, False, False, True)
+                mirror(G, 0)
+                for t in range(table.shape[0]):
+                    store(packed[0], table[t, 2], load(G, (table[t, 0], table[t, 1])))
+            if adding:
+                add_line(packed, 0, out, targets[row])
+            else:
+                out[row] = packed[0, : out.shape[1]]
 
     return loop
 
@@ -277,13 +274,34 @@ def packed_grams(
 
     With `less`, minus the same of these factors.
     """
-    size, line = len(free), padded(len(free) + 1, F.dtype)
-    out = np.empty((len(indptr) - 1, size * (size + 3) // 2), F.dtype)
-    others = np.empty((0, F.shape[1]), F.dtype) if less is None else less
-    effort = len(indices) * line * line * (1 if less is None else 2) / 2 + 2 * out.size
-    parts = indptr, indices, ratings, shift, inv, F, others, fixed, free, _table(size, padded(1, F.dtype)), out
-    threads.over_rows(_packed_rows(known(line, F.dtype)), indptr, effort, *parts)
+    out = np.empty((len(indptr) - 1, len(free) * (len(free) + 3) // 2), F.dtype)
+    ratings_of = indptr, indices, ratings, shift, inv
+    _packed(out, np.empty(0, np.int32), *ratings_of, F, fixed, free, less, np.ones(len(F), np.bool_))
     return out
+
+
+def add_packed_grams(
+    sums: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    fixed: Array, free: Array, less: Array | None, had: Array,
+) -> None:  # fmt: skip
+    """sums[targets[k]] += the packed Gram of row k, one row after the other.
+
+    Where F `had` no forerunner in `less`, none of the row's had.
+    """
+    _packed(sums, targets, indptr, indices, ratings, shift, inv, F, fixed, free, less, had)
+
+
+def _packed(
+    out: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    fixed: Array, free: Array, less: Array | None, had: Array,
+) -> None:  # fmt: skip
+    size, line = len(free), padded(len(free) + 1, F.dtype)
+    others = np.empty((0, F.shape[1]), F.dtype) if less is None else less
+    effort = len(indices) * line * line * (1 if less is None else 2) / 2 + 2 * len(indptr) * out.shape[1]
+    table = _table(size, padded(1, F.dtype))
+    parts = indptr, indices, ratings, shift, inv, F, others, had, fixed, free, table, targets, out
+    work = threads.gathered(np.diff(indptr), targets, len(out)) if len(targets) else indptr
+    threads.over_rows(_packed_rows(known(line, F.dtype)), work, effort, *parts)
 
 
 @lru_cache

@@ -82,6 +82,13 @@ def pieces(indptr: Array, count: int) -> Array:
     return bounds
 
 
+def gathered(work: Array, targets: Array, rows: int) -> Array:
+    """As `indptr` of `over_rows`: the work that goes into each of so many rows."""
+    ends = np.zeros(rows + 1, np.int64)
+    ends[1:] = np.cumsum(np.bincount(targets, work, rows))
+    return ends
+
+
 def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[float]) -> Iterator[R]:
     """function(item) of every item, in their order: side by side, but a large one by all threads, after the other.
 

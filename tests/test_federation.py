@@ -306,7 +306,9 @@ def hostile():
 
 
 def changed(reply, **fields):
-    return reply._replace(sums=Sums.of(S=reply.sums["S"]._replace(**fields), joined=1))
+    S = reply.sums["S"]
+    given = {"rows": S.rows, "values": S.values, "height": S.height} | fields
+    return reply._replace(sums=Sums.of(S=Rows(**given), joined=1))
 
 
 @pytest.mark.parametrize("case", range(12))

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedmc import kernels, memory, reference, solves, threads
+from fedmc import client, kernels, memory, reference, solves, threads
+from fedmc.engines import local
 from fedmc.engines.local import LocalEngine
 from fedmc.engines.spill import Spilled
 from fedmc.errors import DataError, InputError
-from fedmc.partition import Federation, make_shards
+from fedmc.partition import Federation, make_shards, together
 from fedmc.server import rounds
 from fedmc.settings import Settings
 from fedmc.stopping import Stop
@@ -49,6 +50,22 @@ def test_the_number_of_threads_changes_no_bit(kind, spread, monkeypatch):
         with threads.limited(count):
             found.append(last_V(LocalEngine(make_shards(ratings, owner, "float64")), KINDS[kind]))
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+@pytest.mark.parametrize("users", ["l2:2", "non-negative+l2:2", "l1:0.1"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_turns_taken_together_change_no_bit(users, dtype, monkeypatch):
+    """Newcomers beside clients that had a turn before, clients of one user and of many, long rows and short ones."""
+    settings = Settings.preset("fast", rank=3, active=9, penalty_users=users, entry_penalty=0.5, dtype=dtype)
+    shards = make_shards(planted(users=300, items=60), np.minimum(np.arange(300) // 2, 20), dtype)
+    met = []
+    monkeypatch.setattr(client, "together", lambda shards: met.append(len(shards)) or together(shards))
+    found = []
+    for ratings in (0, 100, 10**6):
+        monkeypatch.setattr(local, "TOGETHER", ratings)
+        found.append(last_V(LocalEngine(shards), settings))
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+    assert len(set(met)) > 2  # one by one, some, and most of them
 
 
 @given(efforts=st.lists(st.integers(0, 10**7), max_size=60), count=st.integers(1, 4))
@@ -209,6 +226,9 @@ def test_dual_step_and_sums_of_rows(dtype, per_entry):
             assert not kernels.dual_step(V, W_old, Y_old, broken, beta, 1.5)[2]
     total = np.ones((9, 3))
     kernels.add_rows(total, np.array([0, 2, 3, 4, 5, 6, 8], np.int32), V)
+    again = np.zeros((9, 3))
+    kernels.add_rows(again, np.array([4, 4, 4, 4, 4, 4, 4], np.int32), V)  # in this order
+    np.testing.assert_array_equal(again[4], np.cumsum(V, axis=0, dtype=np.float64)[-1])
     assert (total[[1, 7]] == 1).all()
     np.testing.assert_array_equal(total[[0, 2, 3, 4, 5, 6, 8]], 1 + V.astype(np.float64))
 

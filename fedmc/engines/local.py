@@ -6,10 +6,12 @@ from collections.abc import Iterator, MutableSequence, Sequence
 from pathlib import Path
 
 from fedmc import threads
-from fedmc.client import ClientState, respond
+from fedmc.client import ClientState, independent, respond_together
 from fedmc.engines.spill import Spilled
 from fedmc.messages import Broadcast, Sums, add_up
 from fedmc.partition import Shard
+
+TOGETHER = 200_000  # ratings of clients that take their turns together
 
 
 class LocalEngine:
@@ -36,13 +38,15 @@ class LocalEngine:
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
         pending: dict[int, ClientState | None] = {}
-        order = sorted(clients)
-        efforts = [self.shards[client].by_user.nnz * _effort(cast) for client in order]
-        replies = threads.in_order(lambda k: respond(self.shards[k], self.states[k], cast), order, efforts)
+        groups = self._groups(sorted(clients), cast)
+        efforts = [sum(self.shards[k].by_user.nnz for k in group) * _effort(cast) for group in groups]
+
+        def turns(group: list[int]) -> tuple[Sequence[ClientState | None], Sums]:
+            return respond_together([self.shards[k] for k in group], [self.states[k] for k in group], cast)
 
         def kept() -> Iterator[Sums]:
-            for client, (state, reply) in zip(order, replies, strict=True):
-                pending[client] = state
+            for group, (states, reply) in zip(groups, threads.in_order(turns, groups, efforts), strict=True):
+                pending.update(zip(group, states, strict=True))
                 yield reply
 
         total = add_up(kept())
@@ -51,6 +55,20 @@ class LocalEngine:
         for client, state in pending.items():
             self.states[client] = state
         return total
+
+    def _groups(self, clients: list[int], cast: Broadcast) -> list[list[int]]:
+        """Each client by itself, or where they may take their turns together, some together."""
+        if not independent(cast):
+            return [[client] for client in clients]
+        groups: list[list[int]] = []
+        room = 0
+        for client in clients:
+            if room <= 0:
+                groups.append([])
+                room = TOGETHER
+            groups[-1].append(client)
+            room -= self.shards[client].by_user.nnz
+        return groups
 
     def undo(self) -> None:
         """Put the clients of the last round back to where they were before it."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedmc import curvature
 from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.wire import CHANGING, NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
-from fedmc.messages import Broadcast, Rows, Sums, add_up
+from fedmc.messages import Broadcast, Sparse, Sums, add_up
 
 log = logging.getLogger("fedmc.server")
 
@@ -154,10 +154,10 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
         raise DataError(f"it holds {sorted(reply.sums.parts)}, expected {sorted(wanted)}")
     for name, shape in wanted.items():
         part: Any = reply.sums.parts[name]
-        values = part.values if isinstance(part, Rows) else part
+        values = part.values if isinstance(part, Sparse) else part
         if values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
             raise DataError(f"{name} is of type {values.dtype}")
-        if isinstance(part, Rows):
+        if isinstance(part, Sparse):
             _check_rows(name, part, shape)
         elif part.shape != shape:
             raise DataError(f"{name} has shape {part.shape}, expected {shape}")
@@ -167,7 +167,7 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
         raise DataError("it joins twice" if known else "it never joined")
 
 
-def _check_rows(name: str, part: Rows, shape: tuple[int, ...]) -> None:
+def _check_rows(name: str, part: Sparse, shape: tuple[int, ...]) -> None:
     rows = part.rows
     if (part.height, *part.values.shape[1:]) != shape or rows.ndim != 1 or len(rows) != len(part.values):
         raise DataError(f"{name} has shape {(part.height, *part.values.shape[1:])}, expected {shape}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedmc import __version__
 from fedmc.errors import DataError, InputError
 from fedmc.inner import Scaling
-from fedmc.messages import Broadcast, Rows, Sums
+from fedmc.messages import Broadcast, Rows, Sparse, Sums
 from fedmc.settings import Settings
 
 Array = NDArray[Any]
@@ -120,7 +120,7 @@ def encode_reply(reply: Reply) -> tuple[dict[str, Array], dict[str, Any]]:
     arrays: dict[str, Array] = {}
     heights = {}
     for name, part in ({} if reply.sums is None else reply.sums.parts).items():
-        if isinstance(part, Rows):
+        if isinstance(part, Sparse):
             arrays[f"{name}/rows"], arrays[f"{name}/values"] = part.rows, part.values
             heights[name] = part.height
         else:
