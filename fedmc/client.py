@@ -34,7 +34,7 @@ from fedmc.losses import Square
 from fedmc.measures import measure
 from fedmc.messages import Broadcast, Rows, Sums
 from fedmc.partition import Shard, together
-from fedmc.penalties import Coupling, Fixed, Penalty, coefficients, none, project
+from fedmc.penalties import Coupling, coefficients, project
 from fedmc.sampling import client_rng
 
 Array = NDArray[Any]
@@ -192,10 +192,11 @@ def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied
     old = start(shard, cast) if state is None else state
     settings, V, beta = cast.settings, cast.V, cast.beta
     U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, cast)
-    coupling = Coupling(cast.clients * beta, kernels.anchors(V, old.Y, beta))
     problem = Problem(shard.by_item, settings.make_loss(), cast.scaling)
-    W = inner.prox_steps(problem, U, old.W, _items_free(cast), settings.inner_steps, coupling, settings.passes)
-    Y, change, finite = kernels.dual_step(V, old.W, old.Y, W, beta, settings.dual_step)
+    W, Y, change, finite = inner.item_round(
+        problem, U, (old.W, old.Y), V, beta, cast.clients, settings.penalty_of_copies, settings.inner_steps,
+        settings.passes, settings.dual_step,
+    )  # fmt: skip
     if joined:
         change = (beta * W + Y).astype(W.dtype, copy=False)
     _check(finite, shard, cast)
@@ -212,7 +213,7 @@ def exact_round(shard: Shard, state: TiedRated | None, cast: Broadcast) -> tuple
     V = cast.V[rated]
     beta = cast.beta[rated] if np.ndim(cast.beta) else cast.beta
     problem = Problem(shard.by_rated, settings.make_loss(), cast.scaling)
-    numbers = coefficients(_items_free(cast), settings.width)
+    numbers = coefficients(settings.penalty_of_copies, settings.width)
     assert numbers is not None
     coupling = Coupling(cast.clients * beta, kernels.anchors(V, old.Y_rated, beta))
     W = inner.exact(problem, U, old.W_rated, numbers, coupling)
@@ -291,12 +292,6 @@ def user_scale(shard: Shard, cast: Broadcast) -> Sums:
     """sum_t u_ta^2 for each coordinate a, U fitted to the first V: what `beta="auto"` needs."""
     U = fit_users(shard, start_users(shard, cast), cast.V, cast)
     return Sums.of(users=len(U), squares=np.square(U, dtype=np.float64).sum(axis=0))
-
-
-def _items_free(cast: Broadcast) -> Penalty:
-    """W carries no penalty of its own (R is the server's), but with biases its column of ones is fixed too."""
-    _, items = cast.settings.penalties(cast.clients)
-    return Fixed(items.columns, items.values) if cast.settings.biases and isinstance(items, Fixed) else none()
 
 
 def _by_user(shard: Shard, cast: Broadcast) -> Problem:

@@ -97,16 +97,38 @@ def prox_steps(
     L = lipschitz(F, problem.loss)
     numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
-        dtype = X.dtype.type
-        l1, l2, lo, hi = (n.astype(dtype) for n in numbers)
         rho, anchor = _coupling(coupling, X)
-        return kernels.prox_steps(*raw(problem), F, X, rho, anchor, l1, l2, lo, hi, dtype(L), N, passes)
+        return kernels.steps(raw(problem), F, X, rho, anchor, _lines(numbers, X.dtype), X.dtype.type(L), N, passes)
     for _ in range(N):
         Z = X - gradient(problem, F, X) / L
         # A coupled half's penalty only fixes columns, which a step of 0 does too.
         X = penalty.prox(Z, 1 / L) if coupling is None else penalty.prox(coupling.prox(Z, 1 / L), 0.0)
         X = np.asarray(X, F.dtype)
     return X
+
+
+def item_round(
+    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Any, clients: int, penalty: Penalty, N: int,
+    passes: bool, dual: float,
+) -> tuple[Array, Array, Array, bool]:  # fmt: skip
+    """The W half and the dual step from (W, Y): the new W and Y, what beta W + Y grew by, and whether it is finite."""
+    (W, Y), numbers = old, coefficients(penalty, V.shape[1])
+    if isinstance(problem.loss, Square) and numbers is not None:
+        L, weight = W.dtype.type(lipschitz(U, problem.loss)), np.asarray(beta, W.dtype)
+        weight = weight if weight.ndim else np.full((1, W.shape[1]), weight)
+        lines = _lines(numbers, W.dtype)
+        return kernels.item_steps(raw(problem), U, W, V, Y, weight, clients, lines, L, N, passes, dual)
+    coupling = Coupling(clients * beta, kernels.anchors(V, Y, beta))
+    W_new = prox_steps(problem, U, W, penalty, N, coupling, passes)
+    return W_new, *kernels.dual_step(V, W, Y, W_new, beta, dual)
+
+
+def _lines(numbers: Coefficients, dtype: Any) -> kernels.Lines:
+    key = "lines", dtype
+    if key not in numbers.remembered:
+        numbers.remembered[key] = kernels.Lines.of(*(number.astype(dtype) for number in numbers))
+    lines: kernels.Lines = numbers.remembered[key]
+    return lines
 
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:

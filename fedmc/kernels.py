@@ -16,7 +16,7 @@ depends on how: same seed, same bits.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,17 +183,58 @@ def _all_rows(
     _take_steps(M, q, x, rows, held, l1, scale, lo, hi, N, smooth, out)
 
 
+@inlined
+def anchor_range(first: int, last: int, V: Array, Y: Array, beta: Array, out: Array) -> None:
+    """V - Y/beta, on flat arrays; beta holds one number, or one for each."""
+    if beta.size == 1:
+        only = beta[0]
+        for k in range(first, last):
+            out[k] = V[k] - Y[k] / only
+        return
+    for k in range(first, last):
+        out[k] = V[k] - Y[k] / beta[k]
+
+
+@inlined
+def dual_range(
+    first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array,
+    change: Array,
+) -> bool:  # fmt: skip
+    """Y = Y_old + step beta (W - V) and what beta W + Y grew by, on flat arrays; whether all that is finite."""
+    zero, minus, one = splat(V.dtype.type(0)), splat(V.dtype.type(-1)), beta.size == 1
+    pack, bad, rest = lanes(V), splat(V.dtype.type(0)), V.dtype.type(0)
+    whole = first + (last - first) // pack * pack
+    for k in range(first, whole, pack):
+        weight, w = splat(beta[0]) if one else load(beta, k), load(W, k)
+        move = times(times(splat(step), weight), fma(minus, load(V, k), w))
+        store(Y, k, plus(load(Y_old, k), move))
+        grown = fma(weight, fma(minus, load(W_old, k), w), move)
+        store(change, k, grown)
+        bad = fma(grown, zero, bad)  # 0, or not a number
+    for k in range(whole, last):
+        weight = beta[0] if one else beta[k]
+        moved = step * weight * (W[k] - V[k])
+        Y[k] = Y_old[k] + moved
+        change[k] = weight * (W[k] - W_old[k]) + moved
+        rest += change[k] * V.dtype.type(0)
+    return bool(total(bad) + rest == 0)
+
+
 @lru_cache
 def _prox_rows(line: int) -> Any:
-    """The loop for lines of a length that is known when compiling, or (0) of any."""
+    """The loop for lines of a length that is known when compiling, or (0) of any.
+
+    `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop works the anchors out
+    first and takes the dual step last; the change of beta W + Y then lies where the anchors were.
+    """
 
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool,
-        free: bool, smooth: bool,
+        X: Array, out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int,
+        passes: bool, free: bool, smooth: bool, tied: Any, dual: Any, Y: Array, finite: Array,
     ) -> None:  # fmt: skip
-        dtype = out.dtype
+        dtype, width = out.dtype, out.shape[1]
         size = line if line > 0 else numbers.shape[1]
         group = GROUP if smooth and size <= SHORT else 1
         M, q = np.zeros((group * size, size), dtype), np.zeros((group, size), dtype)
@@ -201,12 +242,35 @@ def _prox_rows(line: int) -> Any:
         P, m = np.zeros((BLOCK, size), dtype), np.zeros(BLOCK, dtype)
         tie, target, E = np.zeros((1, size), dtype), np.zeros((1, size), dtype), np.zeros((size, size), dtype)
         g, scale = np.zeros(size, dtype), np.ones(size, dtype)
+        V, W_old, Y_old, beta = tied
+        begin, end, change = first * width, last * width, anchor.reshape(-1)
+        if V.size > 0:
+            anchor_range(begin, end, V, Y_old, beta, change)
+        out[first:last] = X[first:last]
         _all_rows(
             first, last, indptr, indices, ratings, shift, inv, F, out, rho, anchor, keep, numbers, step, N, passes,
             free, smooth, M, q, x, rows, P, m, tie, target, E, g, scale,
         )  # fmt: skip
+        if V.size > 0 and not dual_range(begin, end, V, W_old, Y_old, out.reshape(-1), beta, dual, Y, change):
+            finite[0] = False
 
     return loop
+
+
+class Lines(NamedTuple):
+    """A separable penalty for the loops: l1, l2, lo and hi, a padded line each."""
+
+    numbers: Array
+    smooth: bool  # neither l1 nor a bound
+    free: bool  # nothing at all
+
+    @classmethod
+    def of(cls, l1: Array, l2: Array, lo: Array, hi: Array) -> Lines:
+        numbers = np.zeros((4, padded(len(l1), l1.dtype)), l1.dtype)
+        numbers[2], numbers[3] = -np.inf, np.inf
+        numbers[:, : len(l1)] = l1, l2, lo, hi
+        smooth = not (l1.any() or np.isfinite(lo).any() or np.isfinite(hi).any())
+        return cls(numbers, smooth, smooth and not l2.any())
 
 
 def prox_steps(
@@ -218,21 +282,50 @@ def prox_steps(
     A row without ratings that is coupled and otherwise free has a closed form: x = k x + (1 - k) anchor with
     k = (L/(L + rho))^N. `passes`: never by the Gram, but with a pass over the ratings for each step.
     """
-    out, (rows, width) = X.copy(), X.shape
-    step = 1 / L
-    smooth = not (l1.any() or np.isfinite(lo).any() or np.isfinite(hi).any())
-    free = bool(len(rho)) and smooth and not l2.any()
-    keep = (L / (L + rho)) ** N if free else rho
-    numbers = np.zeros((4, padded(width, X.dtype)), X.dtype)
-    numbers[2], numbers[3] = -np.inf, np.inf
-    numbers[:, :width] = step * l1, step * l2, lo, hi
-    effort = len(indices) * width * (2 * N if passes else width / 2) + rows * N * width * 4
-    arguments = (
-        indptr, indices, ratings, shift, inv, F, out, rho * step, anchor, keep, numbers, X.dtype.type(step), N, passes,
-        free, smooth,
-    )  # fmt: skip
-    threads.over_rows(_prox_rows(known(numbers.shape[1], X.dtype)), indptr, effort, *arguments)
+    return steps((indptr, indices, ratings, shift, inv), F, X, rho, anchor, Lines.of(l1, l2, lo, hi), L, N, passes)
+
+
+def steps(
+    ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any, N: int,
+    passes: bool,
+) -> Array:  # fmt: skip
+    """`prox_steps`."""
+    nothing, out = np.empty(0, X.dtype), np.empty_like(X)
+    untied = (nothing, nothing, nothing, nothing), X.dtype.type(0), nothing, np.empty(0, np.bool_)
+    _steps(out, ratings_of, F, X, rho, anchor, lines, L, N, passes, *untied)
     return out
+
+
+def item_steps(
+    ratings_of: tuple[Any, ...], U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
+    L: Any, N: int, passes: bool, dual: float,
+) -> tuple[Array, Array, Array, bool]:  # fmt: skip
+    """`steps` of W towards V - Y/beta and `dual_step` in one go: W, Y, what beta W + Y grew by, and is it finite.
+
+    beta has a row for each item, or one for all.
+    """
+    W_new, Y_new, change, finite = np.empty_like(Y), np.empty_like(Y), np.empty_like(Y), np.ones(1, np.bool_)
+    one = beta[:1, :1] if len(beta) == 1 else beta
+    tied = V.reshape(-1), W.reshape(-1), Y.reshape(-1), one.reshape(-1)
+    more = tied, W.dtype.type(dual), Y_new.reshape(-1), finite
+    _steps(W_new, ratings_of, U, W, clients * beta, change, lines, L, N, passes, *more)
+    return W_new, Y_new, change, bool(finite[0])
+
+
+def _steps(
+    out: Array, ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any,
+    N: int, passes: bool, tied: tuple[Array, ...], dual: Any, Y: Array, finite: Array,
+) -> None:  # fmt: skip
+    (rows, width), (indptr, indices, *_) = X.shape, ratings_of
+    step = X.dtype.type(1 / L)
+    free = lines.free and len(rho) > 0
+    keep = (L / (L + rho)) ** N if free else rho
+    numbers = lines.numbers * np.array([[step], [step], [1], [1]], X.dtype)
+    effort = len(indices) * width * (2 * N if passes else width / 2) + rows * N * width * 4
+    threads.over_rows(
+        _prox_rows(known(numbers.shape[1], X.dtype)), indptr, effort, *ratings_of, F, X, out, rho * step, anchor, keep,
+        numbers, step, N, passes, free, lines.smooth, tied, dual, Y, finite,
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -308,9 +401,7 @@ def frobenius(F: Array) -> Any:
 
 @njit(cache=True)
 def _anchors(V: Array, Y: Array, beta: Array, out: Array) -> None:
-    """On flat arrays; beta holds one number, or one for each."""
-    for k in range(V.size):
-        out[k] = V[k] - Y[k] / (beta[0] if beta.size == 1 else beta[k])
+    anchor_range(0, V.size, V, Y, beta, out)
 
 
 def anchors(V: Array, Y: Array, beta: Any) -> Array:
@@ -322,24 +413,7 @@ def anchors(V: Array, Y: Array, beta: Any) -> Array:
 
 @njit(cache=True)
 def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> bool:
-    """On flat arrays; beta holds one number, or one for each."""
-    zero, minus, one = splat(V.dtype.type(0)), splat(V.dtype.type(-1)), beta.size == 1
-    pack, bad, rest = lanes(V), splat(V.dtype.type(0)), V.dtype.type(0)
-    whole = V.size // pack * pack
-    for k in range(0, whole, pack):
-        weight, w = splat(beta[0]) if one else load(beta, k), load(W, k)
-        move = times(times(splat(step), weight), fma(minus, load(V, k), w))
-        store(Y, k, plus(load(Y_old, k), move))
-        grown = fma(weight, fma(minus, load(W_old, k), w), move)
-        store(change, k, grown)
-        bad = fma(grown, zero, bad)  # 0, or not a number
-    for k in range(whole, V.size):
-        last = beta[0] if one else beta[k]
-        moved = step * last * (W[k] - V[k])
-        Y[k] = Y_old[k] + moved
-        change[k] = last * (W[k] - W_old[k]) + moved
-        rest += change[k] * V.dtype.type(0)
-    return bool(total(bad) + rest == 0)
+    return bool(dual_range(0, V.size, V, W_old, Y_old, W, beta, step, Y, change))
 
 
 def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array, bool]:

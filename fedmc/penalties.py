@@ -69,14 +69,16 @@ class Coefficients:
         return bool(unbounded and not self.l1.any())
 
     @cached_property
-    def _typed(self) -> dict[Any, tuple[Array, ...]]:
+    def remembered(self) -> dict[Any, Any]:
+        """What was made of them before."""
         return {}
 
     def of_free(self, dtype: Any) -> tuple[Array, ...]:
         """The four numbers of the free coordinates."""
-        if dtype not in self._typed:
-            self._typed[dtype] = tuple(numbers[self.free].astype(dtype) for numbers in self)
-        return self._typed[dtype]
+        if dtype not in self.remembered:
+            self.remembered[dtype] = tuple(numbers[self.free].astype(dtype) for numbers in self)
+        found: tuple[Array, ...] = self.remembered[dtype]
+        return found
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Separable:
         return float(self.l1 * np.abs(X).sum(dtype=np.float64) + self.l2 / 2 * np.square(X).sum(dtype=np.float64))
 
     def prox(self, Z: Array, step: Step) -> Array:
+        if self.l1 == 0 and self.lo == -np.inf and self.hi == np.inf:
+            return np.asarray(Z / (1 + step * self.l2), Z.dtype)
         shrunk = np.sign(Z) * np.maximum(np.abs(Z) - step * self.l1, 0) / (1 + step * self.l2)
         return np.asarray(np.clip(shrunk, self.lo, self.hi), Z.dtype)
 

@@ -13,7 +13,7 @@ from fedmc import losses, methods, penalties, sampling
 from fedmc.errors import InputError, require, unknown
 from fedmc.losses import Loss
 from fedmc.methods import Method
-from fedmc.penalties import Fixed, Penalty
+from fedmc.penalties import Fixed, Penalty, none
 from fedmc.sampling import Sampler
 
 MOST_FACTORS = 10_000
@@ -184,6 +184,11 @@ class Settings:
         users: Any = self.penalties(1)[0]
         scaled: Penalty = users * self.entry_penalty if hasattr(self._parsed[1], "__mul__") else users
         return scaled
+
+    @cached_property
+    def penalty_of_copies(self) -> Penalty:
+        """A client's W carries none (R is the server's), but with biases its column of ones is fixed too."""
+        return Fixed((self.rank + 1,), (1.0,)) if self.biases else none()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only: penalties and losses in words, an object of the user's own as its str."""

@@ -233,6 +233,33 @@ def test_dual_step_and_sums_of_rows(dtype, per_entry):
     np.testing.assert_array_equal(total[[0, 2, 3, 4, 5, 6, 8]], 1 + V.astype(np.float64))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("per_entry", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_item_half_in_one_go(dtype, per_entry, count, monkeypatch):
+    """Against its parts: anchors, steps and the dual step one after the other, whoever does which rows."""
+    monkeypatch.setattr(threads, "WORTH", 0)
+    rng = np.random.default_rng(3)
+    mask = rng.random((40, 25)) < rng.random((40, 1)) * 0.5
+    indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int32)
+    ratings = indptr, np.nonzero(mask)[1].astype(np.int32), rng.random(indptr[-1]).astype(dtype), dtype(0.5), dtype(2)
+    U, (W, V, Y) = rng.normal(size=(25, 3)).astype(dtype), rng.normal(size=(3, 40, 3)).astype(dtype)
+    beta = (rng.random((40 if per_entry else 1, 3)) + 0.1).astype(dtype)
+    beta = beta if per_entry else np.repeat(beta[:, :1], 3, axis=1)
+    numbers, L = [np.full(3, value, dtype) for value in (0, 0, -np.inf, np.inf)], dtype(np.linalg.norm(U.T @ U))
+    lines = kernels.Lines.of(*numbers)
+    with threads.limited(count):
+        found = kernels.item_steps(ratings, U, W, V, Y, beta, 7, lines, L, 4, False, 1.5)
+        broken = kernels.item_steps(ratings, U, W, V, np.where(Y[-1] == Y, np.inf, Y), beta, 7, lines, L, 4, False, 1.5)
+    tolerance = {np.float32: 1e-4, np.float64: 1e-11}[dtype]
+    new = reference.prox_steps(*ratings, U, W, 7 * beta, V - Y / beta, *numbers, L, 4, False)
+    dual = Y + 1.5 * beta * (new - V)
+    for ours, expected in zip(found, (new, dual, beta * new + dual - beta * W - Y), strict=False):
+        np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
+    assert found[3] is True
+    assert broken[3] is False
+
+
 def test_packed_grams_less_others():
     rng = np.random.default_rng(0)
     ratings = np.array([0, 2, 3], np.int32), np.array([0, 1, 1], np.int32), rng.random(3), 0.0, 1.0
