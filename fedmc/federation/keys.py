@@ -1,0 +1,124 @@
+"""Certificates and keys of a federation: an authority, the server's certificate, and a key pair for each node.
+
+Private files are born with mode 0600. Node keys are ECDSA keys in OpenSSH's format, which is what Flower reads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedmc.errors import DataError, InputError
+
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+class Authority(NamedTuple):
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A new file that nobody else could ever read; one that is there already is not touched."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def make_authority(days: int) -> Authority:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = _name("fedmc federation authority")
+    made = _builder(name, name, key.public_key(), days)
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    usage = x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    return Authority(key, made.add_extension(usage, critical=True).sign(key, hashes.SHA384()))
+
+
+def make_server_certificate(
+    authority: Authority, hosts: list[str], days: int
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A certificate for these names and addresses, and for loopback."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [_general(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    made = _builder(_name(hosts[0]), authority.certificate.subject, key.public_key(), days)
+    made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    made = made.add_extension(issuer, critical=False)
+    return key, made.sign(authority.key, hashes.SHA384())
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return _private(key, serialization.PrivateFormat.PKCS8)
+
+
+def make_node_keys() -> tuple[bytes, bytes]:
+    """(private, public), both in OpenSSH's format."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = _private(key, serialization.PrivateFormat.OpenSSH)
+    return private, key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
+    """A node's key pair; a file that others can read is refused."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise DataError(f"{path} can be read by others (mode {path.stat().st_mode & 0o777:o}): chmod 600 {path}")
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise DataError(f"there is no key {path}: it is in the folder that was handed over") from None
+    except ValueError:
+        raise DataError(f"{path} is not a private key in OpenSSH's format") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DataError(f"{path} is not an elliptic curve key, which Flower needs")
+    return key, key.public_key()
+
+
+def check_host(host: str) -> str:
+    """A name or an address that a certificate can be made for."""
+    letters = host.replace("-", "").replace(".", "").replace(":", "")
+    if not host or not letters.isascii() or not letters.isalnum():
+        raise InputError(f"{host!r} is not the name or address of a machine")
+    return host
+
+
+def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    made = made.serial_number(x509.random_serial_number())
+    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    # A clock that is a little behind still takes it; with `days` below 0 it has expired, which tests need.
+    early = now - datetime.timedelta(days=max(1, 1 - days), hours=1)
+    return made.not_valid_before(early).not_valid_after(now + datetime.timedelta(days=days))
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
