@@ -15,7 +15,7 @@ from fedmc.kernels import add_rows
 from fedmc.settings import Settings
 
 Array = NDArray[Any]
-Task = Literal["moments", "scale", "start", "round", "measure"]
+Task = Literal["moments", "scale", "start", "round", "measure", "finish"]
 
 
 class Broadcast(NamedTuple):

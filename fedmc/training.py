@@ -130,12 +130,12 @@ def collect(engine: LocalEngine, federation: Federation, cast: Broadcast) -> Mod
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
     U = np.concatenate([users_at(shard, state, cast) for shard, state in states])
-    seen = sparse.vstack([_pattern(shard.by_user) for shard in engine.shards], format="csr")[order]
+    seen = sparse.vstack([pattern(shard.by_user) for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
     return Model(federation.items, cast.V, users, U[order], seen, cast.scaling, cast.settings, cast.clients)
 
 
-def _pattern(matrix: sparse.csr_array) -> sparse.csr_array:
+def pattern(matrix: sparse.csr_array) -> sparse.csr_array:
     """Where the ratings are, without their values."""
     return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
 

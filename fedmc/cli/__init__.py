@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedmc.cli import compare, data, demo, train, tune, use
+from fedmc.cli import compare, data, demo, federation, node, server, train, tune, use
 from fedmc.errors import FedmcError
 
 app = typer.Typer(
@@ -32,6 +32,9 @@ app.command("prepare")(data.prepare)
 app.add_typer(data.catalogue, name="catalogue")
 app.add_typer(data.data, name="data")
 app.command("demo")(demo.demo)
+app.add_typer(federation.federation, name="federation")
+app.add_typer(server.server, name="server")
+app.add_typer(node.node, name="node")
 
 
 @app.callback(invoke_without_command=True)

@@ -25,8 +25,8 @@ class TooFewError(FedmcError):
 
 
 class Transport(Protocol):
-    def exchange(self, requests: dict[int, Request], most_bytes: int) -> dict[int, bytes]:
-        """Ask these nodes; the answers that came in time and are not larger than allowed."""
+    def exchange(self, requests: dict[int, Request], most_bytes: int, needed: int) -> dict[int, bytes]:
+        """Ask these nodes, `needed` of which must answer; the answers that came in time and are not too large."""
         ...
 
 
@@ -71,13 +71,13 @@ class FederatedEngine:
         requests = {
             client: Request(self.run, client, cast, self.counted.get(client, NEVER), self.catalogue) for client in asked
         }
-        answers = self.transport.exchange(requests, largest(cast, self._items))
+        needed = len(asked) if cast.task == "start" else min(self.quorum, len(asked))
+        answers = self.transport.exchange(requests, largest(cast, self._items), needed)
         counted: dict[int, Sums] = {}
         for client in asked:
             sums = self._read(client, cast, answers.get(client))
             if sums is not None:
                 counted[client] = sums
-        needed = len(asked) if cast.task == "start" else min(self.quorum, len(asked))
         if len(counted) < needed:
             missing = "; ".join(f"node {one.client}: {one.why}" for one in self.absent[-(len(asked) - len(counted)) :])
             raise TooFewError(
@@ -88,6 +88,13 @@ class FederatedEngine:
             self._before = dict(self.counted)
             self.counted |= dict.fromkeys(counted, cast.round)
         return Sums(total.parts, total.sent, tuple(sorted(counted)))
+
+    def finish(self, cast: Broadcast, clients: Sequence[int]) -> tuple[int, ...]:
+        """Give these nodes the last V; those that took it."""
+        last = cast._replace(task="finish")
+        requests = {k: Request(self.run, k, last, self.counted.get(k, NEVER), self.catalogue) for k in clients}
+        answers = self.transport.exchange(requests, largest(last, self._items), 0)
+        return tuple(k for k in clients if self._read(k, last, answers.get(k)) is not None)
 
     def undo(self) -> None:
         """The last round cannot be counted: the nodes will hear so."""
@@ -133,6 +140,8 @@ def shapes(cast: Broadcast, items: int) -> dict[str, tuple[int, ...]]:
             found |= dict.fromkeys(["gap", "stationarity_U", "L_U_high", "L_U_low", "L_V_low", "L_high"], ())
             found |= {"gradient_V": (items, width)} | ({} if settings.update == "curvature" else {"lagrangian": ()})
         return found
+    if cast.task == "finish":
+        return {}
     columns = curvature.columns(width, settings.penalties(1)[1]) if settings.update == "curvature" else width
     return {"S": (items, columns), "joined": ()}
 

@@ -122,3 +122,26 @@ def _general(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def check_certificate(path: Path) -> str | None:
+    """A word if it runs out soon; an error if it has, or is none."""
+    try:
+        ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a certificate: {error}") from None
+    left = ends - datetime.datetime.now(datetime.UTC)
+    cure = "`fedmc federation renew` makes a new one"
+    if left.total_seconds() <= 0:
+        raise DataError(f"the certificate {path} expired on {ends:%Y-%m-%d}: {cure}")
+    return f"the certificate {path} expires on {ends:%Y-%m-%d}: {cure}" if left.days < 30 else None
+
+
+def load_authority(folder: Path) -> Authority:
+    try:
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} is not an authority's folder: {error}") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return Authority(key, certificate)

@@ -53,8 +53,8 @@ class NodeConfig:
     source: str
     columns: str | None = None
     query: str | None = None
-    duplicates: str = "refuse"
-    unknown_items: str = "refuse"
+    duplicates: Any = "refuse"
+    unknown_items: Any = "refuse"
     test: str | None = None
     seed: int = 0
 

@@ -3,6 +3,7 @@
     asked for a round that is pending      the stored reply, the same bytes
     asked for a later one                  the pending state is committed if the server counted it, else dropped;
                                            then the work is done, state and reply are written, and the reply leaves
+    told that the run is over              the organisation's own model is written, of V and its own users
     asked for anything else                done from what is committed; nothing is written
 
 Every error ends here, in the node's own log: the server gets a status word.
@@ -11,23 +12,39 @@ Every error ends here, in the node's own log: the server gets a status word.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
 
 from fedmc import __version__
-from fedmc.client import respond
+from fedmc.client import respond, users_at
 from fedmc.errors import DataError, Diverged
 from fedmc.federation.store import Entry, Store
 from fedmc.federation.wire import CHANGING, NEVER, OK, Reply, Request, decode, encode_reply, from_bytes, to_bytes
 from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
 
+Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
-TASKS = ("moments", "scale", "start", "round", "measure")
+TASKS = ("moments", "scale", "start", "round", "measure", "finish")
 
 
 class Node:
-    def __init__(self, shard: Shard, catalogue: str, store: Store) -> None:
-        self.shard, self.catalogue, self.store = shard, catalogue, store
+    """`ratings` names the shard's content; `on_finish` hears of the last V, and of this node's users fitted to it."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        catalogue: str,
+        store: Store,
+        ratings: str = "",
+        on_finish: Callable[[Request, Array], None] = lambda request, U: None,
+    ) -> None:
+        self.shard, self.catalogue, self.store, self.ratings, self.on_finish = (
+            shard, catalogue, store, ratings, on_finish,
+        )  # fmt: skip
 
     def answer_bytes(self, content: bytes) -> bytes:
         """As `answer`, of a request's bytes; bytes that are none get a status word."""
@@ -53,6 +70,9 @@ class Node:
         if cast.task in CHANGING and committed.round >= cast.round:
             return _bytes(request, "wrong-round")
         shard = self._numbered(request)
+        if cast.task == "finish":
+            self.on_finish(request, users_at(shard, committed.state, cast))
+            return _bytes(request, OK, Sums.of())
         try:
             state, sums = respond(shard, committed.state, cast)
         except Diverged as error:
@@ -73,6 +93,8 @@ class Node:
             return "wrong-catalogue"
         if cast.task not in TASKS or cast.V.shape[1] != cast.settings.width or not 0 <= request.client < cast.clients:
             return "wrong-settings"
+        if not self.store.begun_with(request.run, self.ratings):
+            return "changed-ratings"
         return None
 
     def _settle(self, request: Request, pending: Entry) -> Entry:

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS states (
     round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
     PRIMARY KEY (run, kind)
 );
+CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL);
 """
 
 
@@ -82,6 +83,13 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
             raise DataError(f"{path} cannot be used: {error}. Restore it, or leave the run and join anew") from None
+
+    def begun_with(self, run: str, ratings: str) -> bool:
+        """Whether a run began with these ratings here; noted at its first message."""
+        with self._errors():
+            self._database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?)", (run, ratings))
+            found = self._database.execute("SELECT ratings FROM runs WHERE run = ?", (run,)).fetchone()
+        return bool(found[0] == ratings)
 
     def get(self, run: str, kind: str) -> Entry:
         """The committed or the pending entry of a run; NOTHING where there is none."""

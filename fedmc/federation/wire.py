@@ -31,6 +31,7 @@ STATUS = {
     "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
     "wrong-settings": "the settings do not match their hash, or the node cannot run them",
     "wrong-round": "the round is behind one that the node has already committed",
+    "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
     "busy": "another process of this organisation is at work on the same state",
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
     "failed": "the node could not do its work: its own log says why",

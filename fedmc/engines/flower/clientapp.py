@@ -1,22 +1,21 @@
 """The ClientApp for a stock SuperNode, which runs what the server's bundle names: this file, where nobody cheats.
 
-`--node-config 'organisation="a" shard="FOLDER" state="FOLDER"'`. An organisation that trusts only what it installed
-starts `fleet.serve` instead.
+`--node-config 'folder="FOLDER"'` names the organisation's folder. An organisation that trusts only what it installed
+runs `fedmc node start` instead.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedmc.engines.flower.records import pack, unpack
-from fedmc.engines.flower.transport import hello
-from fedmc.federation.node import Node
+from fedmc.federation.layout import load_node
+from fedmc.federation.organisation import make_node, open_folder
 from fedmc.federation.store import Store
-from fedmc.prepared import open_prepared
 
 log = logging.getLogger("fedmc.node")
 
@@ -26,18 +25,14 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Every message of ours is a query: state is kept by the node's own store, never by Flower."""
-    place = context.node_config
-    return Message(pack(_answer(unpack(message.content), place)), reply_to=message)
+    return Message(pack(_answer(unpack(message.content), str(context.node_config["folder"]))), reply_to=message)
 
 
-def _answer(content: bytes, place: Mapping[str, object]) -> bytes:
+def _answer(content: bytes, folder: str) -> bytes:
     try:
-        said = hello(content, str(place["organisation"]))
-        if said is not None:
-            return said
-        prepared = open_prepared(str(place["shard"]))
-        with Store(str(place["state"])) as store:
-            return Node(prepared.shards[0], prepared.catalogue.hash, store).answer_bytes(content)
+        config = load_node(Path(folder))
+        with Store(config.path("state")) as store:
+            return make_node(config, open_folder(config), store).answer_bytes(content)
     except Exception:  # the text of an error would go to the server
         log.exception("this message is not answered")
         return b"failed"

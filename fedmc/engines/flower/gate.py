@@ -1,20 +1,23 @@
 """The only door that other machines see: nodes' calls go through to the SuperLink on loopback, all else is refused.
 
 A SuperLink serves nodes, operators and its own processes on one port, and lets anybody who reaches it start a run.
-Here the nodes' part of it (`/v1/fleet/`, every call signed with a node's key) is passed on as it is; the rest does not
-exist.
+Here the nodes' part of it (`/v1/fleet/`, every call signed with a node's key) is passed on as it is if the key is an
+organisation's; the rest does not exist.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
 import httpx
 import uvicorn
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
 from fedmc.federation.layout import ServerConfig
 
@@ -22,6 +25,7 @@ Message = MutableMapping[str, Any]
 
 OPEN = "/v1/fleet/"
 MOST = 64 * 2**20  # bytes of one call; Flower sends arrays in pieces of 20 MB
+KEY_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
 OWN = {b"host", b"connection", b"transfer-encoding", b"content-length", b"keep-alive", b"te", b"upgrade"}
 
 log = logging.getLogger("fedmc.server")
@@ -30,7 +34,8 @@ log = logging.getLogger("fedmc.server")
 class Gate:
     """An ASGI application in front of a SuperLink."""
 
-    def __init__(self, superlink: str, ca: str) -> None:
+    def __init__(self, superlink: str, ca: str, keys: set[bytes]) -> None:
+        self.keys = keys
         context = ssl.create_default_context(cafile=ca)
         self.client = httpx.AsyncClient(base_url=superlink, verify=context, timeout=120, limits=httpx.Limits())
 
@@ -42,6 +47,9 @@ class Gate:
         path = scope["raw_path"].decode("ascii", "replace")
         if scope["method"] != "POST" or not path.startswith(OPEN) or not path[len(OPEN) :].replace("-", "").isalpha():
             await _answer(send, 404, b"")
+            return
+        if dict(scope["headers"]).get(KEY_HEADER) not in self.keys:
+            await _answer(send, 421, b"")  # Flower gives 401 and 403 meanings of its own
             return
         body = bytearray()
         while True:
@@ -78,9 +86,18 @@ async def _answer(
         await send({"type": "http.response.body", "body": body})
 
 
+def registered_keys(config: ServerConfig) -> set[bytes]:
+    """The organisations' public keys as nodes send them along."""
+    found = set()
+    for name in config.organisations:
+        key = load_ssh_public_key(config.path(f"nodes/{name}.pub").read_bytes())
+        found.add(b64encode(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)))
+    return found
+
+
 def serve(config: ServerConfig, control_port: int, going_on: Callable[[], bool], on_ready: Callable[[], None]) -> None:
     """Until a signal, or until `going_on` says no."""
-    gate = Gate(f"https://127.0.0.1:{control_port}", str(config.path("ca.crt")))
+    gate = Gate(f"https://127.0.0.1:{control_port}", str(config.path("ca.crt")), registered_keys(config))
 
     class Server(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:

@@ -1,11 +1,14 @@
-"""The server's side over Flower: requests go out as messages, replies come back by the message they answer."""
+"""The server's side over Flower: requests go out as messages, replies come back by the message they answer.
+
+A node that dies takes the messages it had pulled with it, so whoever comes back is asked again, and so is one that has
+not answered for long: a node answers the same bytes as often as it is asked.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -16,83 +19,64 @@ from fedmc.federation.wire import Request, encode, to_bytes
 log = logging.getLogger("fedmc.server")
 
 QUERY = "query"  # the type of all our messages
+AGAIN = 60.0  # seconds after which a silent node is asked again
+LOOK = 1.0  # seconds between two looks at who is there
 
 
 class FlowerTransport:
-    """Nodes by the names of their organisations; their numbers are the places in the list of names."""
+    """Nodes by their numbers: `nodes` holds Flower's id of each, which belongs to its key."""
 
-    def __init__(self, grid: Grid, organisations: list[str], patience: float, poll: float = 0.1) -> None:
-        self.grid, self.organisations, self.patience, self.poll = grid, organisations, patience, poll
-        self.nodes: dict[int, int] = {}  # an organisation's number -> Flower's id of its node
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: list[int],
+        patience: float,
+        *,
+        poll: float = 0.1,
+        on_look: Callable[[set[int], set[int]], None] = lambda online, waiting: None,
+    ) -> None:
+        self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look
 
-    def meet(self, wanted: int) -> None:
-        """Ask nodes for their names until so many organisations are there, or patience ends."""
-        until = time.monotonic() + self.patience
-        while len(self.nodes) < wanted and time.monotonic() < until:
-            strangers = [node for node in self.grid.get_node_ids() if node not in self.nodes.values()]
-            for node, content in self._ask(dict.fromkeys(strangers, HELLO), min(5.0, self.patience)).items():
-                self._introduce(node, content)
-            if len(self.nodes) < wanted:
-                time.sleep(self.poll)
-
-    def exchange(self, requests: dict[int, Request], most_bytes: int) -> dict[int, bytes]:
-        missing = [client for client in requests if client not in self.nodes]
-        if missing:
-            self.meet(len(self.nodes) + len(missing))
-        contents = {
-            self.nodes[client]: to_bytes(*encode(request))
-            for client, request in requests.items()
-            if client in self.nodes
-        }
-        number = {node: client for client, node in self.nodes.items()}
-        answers = self._ask(contents, self.patience)
-        return {number[node]: content for node, content in answers.items() if len(content) <= most_bytes}
-
-    def _ask(self, contents: dict[int, bytes], patience: float) -> dict[int, bytes]:
-        """By node id: the bytes that came back in time."""
-        messages = [Message(pack(content), node, QUERY) for node, content in contents.items()]
-        if not messages:
-            return {}
-        waiting = dict(zip(self.grid.push_messages(messages), contents, strict=True))
+    def exchange(self, requests: dict[int, Request], most_bytes: int, needed: int) -> dict[int, bytes]:
+        """The answers that came in time. Who is not there is waited for only while fewer than `needed` answered."""
+        contents = {client: to_bytes(*encode(request)) for client, request in requests.items()}
+        asked: dict[str, int] = {}  # messages under way, and whom they went to
+        since: dict[int, float] = {}  # when each was asked last
         answers: dict[int, bytes] = {}
-        until = time.monotonic() + patience
-        while waiting and time.monotonic() < until:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is None:
-                    continue
-                if reply.has_error():
-                    log.warning("node %s: error %s", node, reply.error.code)
-                    continue
-                try:
-                    answers[node] = unpack(reply.content)
-                except (KeyError, ValueError, TypeError):
-                    log.warning("node %s sent no bytes of ours", node)
-            if waiting:
-                time.sleep(self.poll)
-        return answers
+        began, looked, online = time.monotonic(), 0.0, set[int]()
+        while True:
+            now = time.monotonic()
+            if now - looked >= LOOK:
+                there = set(self.grid.get_node_ids())
+                looked, online = now, {client for client in contents if self.nodes[client] in there}
+                for client in list(since):
+                    if client not in online:
+                        del since[client]  # to be asked again when it is back
+                self.on_look(online, set(contents) - set(answers))
+            due = [c for c in online if c not in answers and now - since.get(c, -AGAIN) >= AGAIN]
+            messages = [Message(pack(contents[client]), self.nodes[client], QUERY) for client in due]
+            if messages:
+                asked |= dict(zip(self.grid.push_messages(messages), due, strict=True))
+                since |= dict.fromkeys(due, now)
+            self._pull(asked, answers, since)
+            waiting = [client for client in contents if client not in answers]
+            enough = len(answers) >= needed and not any(client in online for client in waiting)
+            if not waiting or enough or now - began > self.patience:
+                break
+            time.sleep(self.poll)
+        return {client: content for client, content in answers.items() if len(content) <= most_bytes}
 
-    def _introduce(self, node: int, content: bytes) -> None:
-        try:
-            name = json.loads(content)["organisation"]
-        except (ValueError, KeyError, TypeError):
-            name = None
-        if name not in self.organisations:
-            log.warning("node %s is not one of the organisations", node)
-            return
-        number = self.organisations.index(name)
-        if number in self.nodes:
-            log.warning("node %s says it is %s, which another node is", node, name)
-            return
-        self.nodes[number] = node
-
-
-HELLO = json.dumps({"fedmc": "who are you?"}).encode()
-
-
-def hello(content: bytes, organisation: str) -> bytes | None:
-    """A node's answer to HELLO; None where the bytes are something else."""
-    if content != HELLO:
-        return None
-    said: dict[str, Any] = {"organisation": organisation}
-    return json.dumps(said).encode()
+    def _pull(self, asked: dict[str, int], answers: dict[int, bytes], since: dict[int, float]) -> None:
+        for reply in self.grid.pull_messages(list(asked)) if asked else ():
+            client = asked.pop(reply.metadata.reply_to_message_id, None)
+            if client is None or client in answers:
+                continue
+            if reply.has_error():
+                log.warning("node %s: error %s", client, reply.error.code)
+                since[client] = time.monotonic() - AGAIN + LOOK  # once more, after a breath
+                continue
+            try:
+                answers[client] = unpack(reply.content)
+            except (KeyError, ValueError, TypeError):
+                log.warning("node %s sent no bytes of ours", client)
+                answers[client] = b""

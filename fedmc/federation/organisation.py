@@ -1,0 +1,86 @@
+"""An organisation's node folder, opened: keys, catalogue, ratings and state, each checked before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.errors import DataError, require
+from fedmc.federation import keys
+from fedmc.federation.layout import NodeConfig
+from fedmc.federation.node import Node
+from fedmc.federation.store import Store
+from fedmc.federation.wire import Request
+from fedmc.model import Model
+from fedmc.prepared import Prepared, is_prepared, open_prepared, verify
+from fedmc.preparing import Plan, read_parts, write_prepared
+from fedmc.training import pattern
+
+Array = NDArray[Any]
+
+
+class Opened(NamedTuple):
+    """What a node needs; `ratings` names their content."""
+
+    prepared: Prepared
+    ratings: str
+    keys: Any
+    report: str | None
+
+
+def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
+    """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
+    pair = keys.load_node_keys(config.path("node.key"))
+    require(config.path("ca.crt").is_file(), f"there is no certificate {config.path('ca.crt')}", DataError)
+    catalogue = config.catalogue()
+    source, report = Path(config.source), None
+    if not source.is_absolute() and (config.folder / source).exists():
+        source = config.folder / source
+    if not is_prepared(source):
+        kept = config.path("shard")
+        if reread or not is_prepared(kept):
+            report = _prepare(config, kept, str(source) if source.exists() else config.source)
+        source = kept
+    verify(source)
+    prepared = open_prepared(source)
+    require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
+    require(
+        prepared.catalogue.hash == catalogue.hash,
+        f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: prepare it again",
+        DataError,
+    )
+    name = hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
+    return Opened(prepared, name, pair, report)
+
+
+def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
+    columns = tuple(config.columns.split(",")) if config.columns else None
+    plan = Plan(
+        source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
+        config.test, seed=config.seed,
+    )  # fmt: skip
+    parts = read_parts(plan)
+    write_prepared(path, parts, overwrite=True)
+    os.chmod(path, 0o700)
+    return parts.report
+
+
+def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
+    """The node of an opened folder; at the end of a run it writes the organisation's model."""
+    shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
+
+    def on_finish(request: Request, U: Array) -> None:
+        cast, items = request.cast, opened.prepared.catalogue.items
+        seen: sparse.csr_array = pattern(shard.by_user)
+        model = Model(items, cast.V, users, U, seen, cast.scaling, cast.settings, cast.clients)
+        kept = config.path("models")
+        kept.mkdir(mode=0o700, exist_ok=True)
+        model.save(kept / f"{request.run}.npz")
+        model.save(config.path("model.npz"))
+
+    return Node(shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish)
