@@ -59,7 +59,7 @@ class World:
         self.stores[client].close()
         self.stores[client] = Store(self.folder / f"node-{client}")
 
-    def exchange(self, requests, most_bytes):
+    def exchange(self, requests, most_bytes, needed):
         """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
         answers = {}
         for client, request in requests.items():
@@ -160,8 +160,8 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
     world, lost = World(tmp_path), {2: 3}  # in round 2 the reply of node 3 gets lost
 
     class Lossy:
-        def exchange(self, requests, most_bytes):
-            answers = world.exchange(requests, most_bytes)
+        def exchange(self, requests, most_bytes, needed):
+            answers = world.exchange(requests, most_bytes, needed)
             number = next(iter(requests.values())).cast
             if number.task == "round" and number.round in lost:
                 del answers[lost[number.round]]
@@ -187,7 +187,7 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
 
 def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
     class Silent:
-        def exchange(self, requests, most_bytes):
+        def exchange(self, requests, most_bytes, needed):
             return {}
 
     engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
@@ -200,12 +200,12 @@ def test_asked_again_a_node_says_the_same_bytes(tmp_path):
     seen = []
 
     class Twice:
-        def exchange(self, requests, most_bytes):
+        def exchange(self, requests, most_bytes, needed):
             for client, request in requests.items():
                 first, again = (world.node(client).answer(request) for _ in range(2))
                 world.revive(client)
                 seen.append(first == again == world.node(client).answer(request))
-            return world.exchange(requests, most_bytes)
+            return world.exchange(requests, most_bytes, needed)
 
     engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
     list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
@@ -218,9 +218,9 @@ def request_for(world, client=0, **changes):
     caught = []
 
     class Catch:
-        def exchange(self, requests, most_bytes):
+        def exchange(self, requests, most_bytes, needed):
             caught.append(next(iter(requests.values())))
-            return world.exchange(requests, most_bytes) if caught[-1].cast.task != "round" else {}
+            return world.exchange(requests, most_bytes, needed) if caught[-1].cast.task != "round" else {}
 
     engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
     with pytest.raises(TooFewError):
@@ -317,8 +317,8 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     world = World(tmp_path)
 
     class Hostile:
-        def exchange(self, requests, most_bytes):
-            answers = world.exchange(requests, most_bytes)
+        def exchange(self, requests, most_bytes, needed):
+            answers = world.exchange(requests, most_bytes, needed)
             if next(iter(requests.values())).cast.task == "round":
                 honest = decode_reply(*from_bytes(answers[1]))
                 answers[1] = to_bytes(*encode_reply(make(honest)))

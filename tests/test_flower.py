@@ -1,158 +1,274 @@
-"""A real Flower: SuperLink, ServerApp and nodes in processes of their own on loopback."""
+"""A real Flower: SuperLink, gate, ServerApp and nodes in processes of their own on loopback, with TLS and keys."""
 
 from __future__ import annotations
 
-import json
 import os
+import random
+import shutil
 import signal
-import socket
+import ssl
 import subprocess
-import sys
 import time
-from contextlib import suppress
-from pathlib import Path
+import urllib.error
+import urllib.request
 
-import numpy as np
 import pytest
-
-from fedmc.engines.local import LocalEngine
-from fedmc.federation import checkpoint
-from fedmc.partition import make_shards
-from fedmc.server import rounds
-from fedmc.settings import Settings
-from tests.conftest import planted
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-import fedmc.engines.flower as flower
 from fedmc.engines.flower import fleet, records, transport
+from fedmc.federation import keys, layout
+from fedmc.model import load
+from tests.loopback import NAMES, Loopback
 
-NODES, ROUNDS = 3, 5
-BUNDLE = Path(flower.__file__).parent / "bundle"
-SCRIPTS = Path(sys.executable).parent
 
-
-class Federation:
-    """Processes that end with the test, by their ids."""
-
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        self.folder, self.settings, self.processes = folder, settings, []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        home = folder / "home"
-        home.mkdir()
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "{self.address}"\ninsecure = true\n'
-        )
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
-        poll = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "FLWR_HOME": str(home)}
-        self.environment = os.environ | quiet | poll | {"PATH": path}
-
-    def start(self, name: str, *command) -> subprocess.Popen:
-        with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(
-                [*map(str, command)], env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
-        self.processes.append(process)
-        return process
-
-    def superlink(self) -> None:
-        host, port = self.address.split(":")
-        options = "--insecure", "--disable-runtime-dependency-installation", "--host", host, "--port", port
-        self.start("superlink", SCRIPTS / "flower-superlink", *options)
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            with socket.socket() as probe:
-                if probe.connect_ex((host, int(port))) == 0:
-                    return
-            time.sleep(0.1)
-        raise AssertionError(self.log("superlink"))
-
-    def node(self, number: int) -> subprocess.Popen:
-        state = self.folder / f"state-{number}"
-        script = Path(__file__).parent / "flower_node.py"
-        return self.start(f"node-{number}", sys.executable, script, number, NODES, self.address, state)
-
-    def run(self) -> None:
-        plan = {
-            "settings": self.settings.to_dict(), "organisations": [f"org{k}" for k in range(NODES)],
-            "catalogue": "a-hash", "items": 15, "run": "a-run", "rounds": ROUNDS, "measure_every": 1, "patience": 60,
-            "quorum": NODES,
-        }  # fmt: skip
-        (self.folder / "plan.json").write_text(json.dumps(plan))
-        command = [str(SCRIPTS / "flwr"), "run", str(BUNDLE), "test", "-c", f'folder="{self.folder}"']
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def finished(self) -> checkpoint.Checkpoint:
-        until, path = time.monotonic() + 120, self.folder / "server.npz"
-        while time.monotonic() < until:
-            if path.exists() and checkpoint.load(path).number == ROUNDS:
-                return checkpoint.load(path)
-            time.sleep(0.2)
-        raise AssertionError(self.log("superlink"))
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-    def apps(self) -> list[int]:
-        """The processes that our SuperLink started for the run: they have its address in their command."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                words = entry.read_bytes().split(b"\0")
-                if self.address.encode() in words and any(b"serverapp" in word for word in words):
-                    found.append(int(entry.parent.name))
-        return found
-
-    def end(self) -> None:
-        until = time.monotonic() + 20
-        while self.apps() and time.monotonic() < until:
-            time.sleep(0.2)  # a ServerApp that ends by itself needs its SuperLink for that
-        for app in self.apps():
-            os.kill(app, signal.SIGKILL)
-        self._end_started()
-
-    def _end_started(self) -> None:
-        """Each with the group it leads: a SuperLink starts processes of its own."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in reversed(self.processes):
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-            for process in self.processes:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+@pytest.fixture(scope="module")
+def loopback(tmp_path_factory):
+    made = Loopback(tmp_path_factory.mktemp("flower"))
+    try:
+        made.start_all()
+        yield made
+    finally:
+        made.end()
 
 
 @pytest.fixture
-def federation(tmp_path):
-    made = Federation(tmp_path, Settings.preset("fast", rank=3, active=NODES))
-    yield made
-    made.end()
+def all_up(loopback):
+    """The federation with every process there, whatever a test before did to them."""
+    if loopback.processes.get("server") is None or loopback.processes["server"].poll() is not None:
+        loopback.start_server()
+    for name in NAMES:
+        if loopback.processes.get(name) is None or loopback.processes[name].poll() is not None:
+            loopback.start_node(name)
+    return loopback
 
 
-def simulated(settings):
-    engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
-    for round in rounds(engine, settings):
-        if round.number == ROUNDS:
-            return round.V
-    raise AssertionError
+def test_a_federation_ends_with_the_simulations_bits(all_up):
+    done = all_up.train("first", 4)
+    assert done.returncode == 0, done.stderr
+    assert "finished, round 4 of 4" in done.stdout
+    all_up.check_bits("first")
+    V = all_up.last("first").cast.V
+    for name in NAMES:  # each has its own model: all items, its own users only
+        model = load(all_up.folder / name / "model.npz")
+        assert model.V.tobytes() == V.tobytes()
+        assert 0 < len(model.users) < 40
+    said = all_up.fedmc("node", "recommend", all_up.folder / "north", model_user(all_up, "north"), "--n", 2)
+    assert said.returncode == 0, said.stderr
+    assert len(said.stdout.splitlines()) == 3
 
 
-def test_a_federation_on_loopback_ends_with_the_simulations_bits(federation):
-    federation.superlink()
-    for number in range(NODES):
-        federation.node(number)
-    federation.run()
-    found = federation.finished()
-    assert found.cast.V.tobytes() == simulated(federation.settings).tobytes()
-    assert found.counted == dict.fromkeys(range(NODES), ROUNDS)
-    assert len((federation.folder / "history.jsonl").read_text().splitlines()) >= ROUNDS
+def model_user(loopback, name):
+    return load(loopback.folder / name / "model.npz").users[0]
+
+
+def test_status_says_who_is_there(all_up):
+    said = all_up.fedmc("federation", "status", all_up.folder / "server").stdout
+    assert "server: up" in said
+    assert said.count("online") == len(NAMES)
+
+
+def call(loopback, path):
+    context = ssl.create_default_context(cafile=str(loopback.folder / "north" / "ca.crt"))
+    request = urllib.request.Request(f"https://127.0.0.1:{loopback.server.port}{path}", b"", method="POST")
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=20) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_the_gate_lets_nobody_start_a_run(all_up):
+    """And can fail: the same call is understood by the SuperLink behind it, on loopback."""
+    for path in (
+        "/v1/control/start-run",
+        "/v1/control/list-runs",
+        "/v1/runtime/get-nodes",
+        "/docs",
+        "/v1/fleet/../control/x",
+    ):
+        assert call(all_up, path) == 404
+    assert call(all_up, "/v1/fleet/pull-messages") == 421  # no key of an organisation
+    context = ssl.create_default_context(cafile=str(all_up.folder / "north" / "ca.crt"))
+    address = f"https://127.0.0.1:{all_up.server.control_port}/v1/control/list-runs"
+    with pytest.raises(urllib.error.HTTPError) as found:
+        urllib.request.urlopen(urllib.request.Request(address, b"", method="POST"), context=context, timeout=20)
+    found.value.close()
+    assert found.value.code == 415  # it wants a protobuf, and would take one from anybody
+
+
+def copied(loopback, tmp_path):
+    """North's folder without its state, as another machine would have it."""
+    folder = tmp_path / "north"
+    shutil.copytree(loopback.folder / "north", folder, ignore=shutil.ignore_patterns("state", "models", "*.log"))
+    return folder
+
+
+def test_an_unregistered_key_is_refused(all_up, tmp_path):
+    folder = copied(all_up, tmp_path)
+    (folder / "node.key").unlink()
+    keys.write_private(folder / "node.key", keys.make_node_keys()[0])
+    done = all_up.fedmc("node", "start", folder, timeout=60)
+    assert done.returncode == 2
+    assert "does not know this node's key" in done.stderr
+
+
+def test_another_authority_is_refused(all_up, tmp_path):
+    folder = copied(all_up, tmp_path)
+    (folder / "ca.crt").write_bytes(keys.pem(keys.make_authority(10).certificate))
+    done = all_up.fedmc("node", "start", folder, timeout=60)
+    assert done.returncode == 2
+    assert "was not made by the authority" in done.stderr
+
+
+def test_an_expired_certificate_is_refused_on_both_sides(tmp_path):
+    made = Loopback(tmp_path)
+    authority = keys.load_authority(made.folder / "authority")
+    layout.write_certificate(made.folder / "server", authority, ["127.0.0.1"], -3)
+    done = made.fedmc("server", "start", made.folder / "server", timeout=60)
+    assert done.returncode == 2
+    assert "expired on" in done.stderr
+    server = made.folder / "server"
+    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{made.server.port}", "-quiet"]
+    command += ["-cert", str(server / "server.pem"), "-key", str(server / "server.key")]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(1)
+        done = made.fedmc("node", "start", made.folder / "north", timeout=60)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert done.returncode == 2
+    assert "its certificate has expired" in done.stderr
+
+
+def test_a_second_process_of_an_organisation_is_refused(all_up):
+    done = all_up.fedmc("node", "start", all_up.folder / "south", timeout=60)
+    assert done.returncode == 2
+    assert "in use by another process" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["before", "committed", "replied"])
+def test_a_killed_node_loses_and_doubles_nothing(all_up, place):
+    """kill -9 before it computed, after it committed and before it replied, after it replied."""
+    all_up.kill("east")
+    all_up.start_node("east", f"{place}=2")
+    run = f"node-{place}"
+    assert all_up.train(run, 4, "--detach").returncode == 0
+    assert all_up.processes["east"].wait(120) == -signal.SIGKILL
+    all_up.start_node("east")
+    all_up.wait_until(run, "finished")
+    all_up.check_bits(run)
+
+
+@pytest.mark.slow
+def test_a_killed_server_app_is_resumed(all_up):
+    assert all_up.train("app", 5, "--detach").returncode == 0
+    all_up.wait_for_round("app", 2)
+    for app in all_up.apps():
+        os.kill(app, signal.SIGKILL)
+    all_up.wait_until("app", "broken off", 30)
+    done = all_up.resume("app")
+    assert done.returncode == 0, done.stderr
+    all_up.check_bits("app")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["superlink", "server"])
+def test_a_killed_superlink_or_server_comes_back(all_up, victim):
+    """The whole server, or Flower's part of it: nodes stay, wait, and find it again."""
+    run = f"link-{victim}"
+    assert all_up.train(run, 5, "--detach").returncode == 0
+    all_up.wait_for_round(run, 2)
+    if victim == "superlink":
+        os.kill(all_up.link(), signal.SIGKILL)
+        assert all_up.processes["server"].wait(30) == 1  # its supervisor would start it again
+    else:
+        all_up.kill("server")
+    for app in all_up.apps():
+        os.kill(app, signal.SIGKILL)
+    all_up.start_server()
+    all_up.wait_until(run, "broken off", 60)
+    done = all_up.resume(run)
+    assert done.returncode == 0, done.stdout + done.stderr + all_up.log("north")
+    all_up.check_bits(run)
+    assert all(all_up.processes[name].poll() is None for name in NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kills_at_twenty_random_moments(all_up):
+    """Nodes, ServerApps and now and then the server, drawn by seed, at any moment of a run of 40 rounds."""
+    rng = random.Random(7)
+    run, rounds, kills = "random", 40, 0
+    assert all_up.train(run, rounds, "--detach", "--measure-every", rounds).returncode == 0
+    all_up.wait_for_round(run, 1)
+    while kills < 20:
+        time.sleep(rng.uniform(0.2, 2.5))
+        if all_up.run(run).status()["state"] == "finished":
+            break
+        victim = rng.choice([*NAMES, *NAMES, "app"] if kills != 10 else ["server"])
+        if victim == "app":
+            for app in all_up.apps():
+                os.kill(app, signal.SIGKILL)
+        else:
+            all_up.kill(victim)
+            all_up.start_server() if victim == "server" else all_up.start_node(victim, ready=None)
+        kills += 1
+        if victim in ("app", "server"):
+            all_up.wait_until(run, "broken off", 60)
+            assert (
+                all_up.fedmc("federation", "resume", all_up.folder / "server", "--run", run, "--detach").returncode == 0
+            )
+            time.sleep(4)
+    assert kills == 20
+    all_up.wait_until(run, "finished", 300)
+    all_up.check_bits(run)
+
+
+@pytest.mark.slow
+def test_stop_and_resume(all_up):
+    assert all_up.train("stopped", 30, "--detach").returncode == 0
+    all_up.wait_for_round("stopped", 1)
+    assert "stopped" in all_up.fedmc("federation", "stop", all_up.folder / "server").stdout
+    assert all_up.run("stopped").status()["state"] == "stopped"
+    assert all_up.last("stopped").number < 30
+    refused = all_up.fedmc("federation", "stop", all_up.folder / "server")
+    assert refused.returncode == 2
+    assert "not going on" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_late_node_is_left_out_and_welcome_again(all_up):
+    all_up.kill("east")
+    assert all_up.train("late", 12, "--quorum", 2, "--detach").returncode == 0
+    all_up.wait_for_round("late", 2, 150)
+    all_up.start_node("east")
+    all_up.wait_until("late", "finished", 150)
+    absent = all_up.run("late").status()["absent"]
+    assert {one["organisation"] for one in absent} == {"east"}
+    assert all_up.last("late").counted == dict.fromkeys(range(len(NAMES)), 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_three_minutes_of_local_work_keep_the_lease_and_count(all_up):
+    all_up.kill("east")
+    all_up.start_node("east", "slow=185")
+    assert all_up.train("slow", 1, "--detach", "--measure-every", "1").returncode == 0
+    all_up.wait_until("slow", "finished", 300)
+    all_up.check_bits("slow")
+    assert all_up.log("east").count("online") >= 1
+    assert all_up.run("slow").history()[-1]["seconds"] > 185
+    all_up.kill("east")
+
+
+# --- in process: what a node answers, and how the server asks
 
 
 @pytest.fixture
@@ -182,6 +298,7 @@ def test_a_node_answers_bytes_of_ours_and_nothing_else():
     for wrong, kind in (
         (records.pack(b"asked"), "flwr-agentapp"),
         (RecordDict({"run this": ConfigRecord({"code": "print()"})}), fleet.SERVER_APP),
+        (RecordDict({"fedmc": ConfigRecord({"bytes": "text"})}), fleet.SERVER_APP),
         (RecordDict({}), fleet.SERVER_APP),
     ):
         assert fleet._reply(message(wrong), kind, answer).has_error()
@@ -189,26 +306,27 @@ def test_a_node_answers_bytes_of_ours_and_nothing_else():
 
 
 def test_bytes_survive_flowers_records():
-    for content in (b"", b"x", bytes(range(256)) * 1000):
+    for content in (b"", b"x", bytes(range(256)) * 1000, bytes(records.SMALL + 1)):
         assert records.unpack(records.pack(content)) == content
     with pytest.raises(KeyError):
         records.unpack(RecordDict({}))
 
 
 class FakeGrid:
-    """Replies by a function of (node, bytes); what Flower's Grid does, without a network."""
+    """What Flower's Grid does, without a network: `script` says what becomes of each message, in order."""
 
-    def __init__(self, nodes, answer):
-        self.nodes, self.answer, self.held = nodes, answer, {}
+    def __init__(self, online, script):
+        self.online, self.script, self.held, self.pushed = online, iter(script), {}, []
 
     def get_node_ids(self):
-        return list(self.nodes)
+        return self.online() if callable(self.online) else list(self.online)
 
     def push_messages(self, messages):
-        for k, sent in enumerate(messages):
-            name = f"{len(self.held)}-{k}"
+        for sent in messages:
+            name = f"message-{len(self.pushed)}"
+            self.pushed.append(sent.metadata.dst_node_id)
             sent.metadata.__dict__.update(_run_id=1, _src_node_id=9, _message_id=name)
-            content = self.answer(sent.metadata.dst_node_id, records.unpack(sent.content))
+            content = next(self.script)
             self.held[name] = None if content is None else Message(records.pack(content), reply_to=sent)
             yield name
 
@@ -216,14 +334,35 @@ class FakeGrid:
         return [reply for name in names if (reply := self.held.pop(name, None)) is not None]
 
 
+def ask(grid, monkeypatch, patience=5.0, needed=2):
+    monkeypatch.setattr(transport, "encode", lambda request: ({}, {}))
+    monkeypatch.setattr(transport, "LOOK", 0.05)
+    made = transport.FlowerTransport(grid, [11, 12], patience, poll=0.02)
+    return made.exchange({0: None, 1: None}, 100, needed)
+
+
 @pytest.mark.usefixtures("inside_of_a_run")
-def test_who_is_who():
-    """Names that are not invited, and a second node with a name that is taken, are left alone."""
-    names = {11: b'{"organisation": "a"}', 12: b'{"organisation": "stranger"}', 13: b'{"organisation": "a"}', 14: b"?"}
-    names[15] = b'{"organisation": "b"}'
-    grid = FakeGrid(names, lambda node, content: names[node] if content == transport.HELLO else None)
-    made = transport.FlowerTransport(grid, ["a", "b"], patience=5)
-    made.meet(2)
-    assert made.nodes == {0: 11, 1: 15}
-    assert transport.hello(transport.HELLO, "a") == names[11]
-    assert transport.hello(b"anything else", "a") is None
+class TestTransport:
+    def test_answers_by_number(self, monkeypatch):
+        assert ask(FakeGrid([11, 12], [b"a", b"b"]), monkeypatch) == {0: b"a", 1: b"b"}
+
+    def test_a_node_that_comes_back_is_asked_again(self, monkeypatch):
+        """It pulled the first message and died with it."""
+        looks = iter([[11, 12], [11], [11, 12]])
+        grid = FakeGrid(lambda: next(looks, [11, 12]), [b"a", None, b"again"])
+        assert ask(grid, monkeypatch) == {0: b"a", 1: b"again"}
+        assert grid.pushed == [11, 12, 12]
+
+    def test_a_silent_node_is_asked_again(self, monkeypatch):
+        monkeypatch.setattr(transport, "AGAIN", 0.3)
+        grid = FakeGrid([11, 12], [b"a", None, None, b"at last"])
+        assert ask(grid, monkeypatch) == {0: b"a", 1: b"at last"}
+
+    def test_who_is_not_there_is_waited_for_only_below_the_quorum(self, monkeypatch):
+        began = time.monotonic()
+        assert ask(FakeGrid([11], [b"a"]), monkeypatch, patience=60, needed=1) == {0: b"a"}
+        assert time.monotonic() - began < 10
+        assert ask(FakeGrid([11], [b"a"]), monkeypatch, patience=0.3, needed=2) == {0: b"a"}
+
+    def test_what_is_too_large_is_dropped(self, monkeypatch):
+        assert ask(FakeGrid([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmc.client import ClientState, Fitted, Tied, TiedRated
-from fedmc.errors import DataError
+from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
 
 KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted}
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL);
 """
 
 
-class BusyError(Exception):
+class BusyError(FedmcError):
     """Another process holds the state."""
 
 

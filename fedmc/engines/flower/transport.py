@@ -32,7 +32,7 @@ class FlowerTransport:
         nodes: list[int],
         patience: float,
         *,
-        poll: float = 0.1,
+        poll: float = 0.25,
         on_look: Callable[[set[int], set[int]], None] = lambda online, waiting: None,
     ) -> None:
         self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look

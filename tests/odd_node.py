@@ -1,0 +1,48 @@
+"""A node for fault tests: python odd_node.py ODDITY=N node start FOLDER. It does what a node does, but at its N-th
+contribution it kills itself (before, committed, replied) or dawdles so many seconds (slow)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from fedmc.cli import main
+from fedmc.engines.flower import fleet
+from fedmc.federation.node import Node
+from fedmc.federation.store import Store
+
+oddity, _, number = sys.argv.pop(1).partition("=")
+counts = {"before": 0, "committed": 0, "replied": 0}
+
+
+def reached(place: str) -> None:
+    counts[place] += 1
+    if place == oddity and counts[place] == int(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+hold, answer, push = Store.hold, Node.answer, fleet.push_objects
+
+
+def dying_hold(self, run, entry):
+    hold(self, run, entry)
+    reached("committed")
+
+
+def dying_answer(self, request):
+    if request.cast.task == "round":
+        reached("before")
+        if oddity == "slow":
+            time.sleep(float(number))
+    return answer(self, request)
+
+
+def dying_push(*arguments, **more):
+    push(*arguments, **more)
+    reached("replied")
+
+
+Store.hold, Node.answer, fleet.push_objects = dying_hold, dying_answer, dying_push
+main()
