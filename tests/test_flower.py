@@ -8,6 +8,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -366,3 +367,16 @@ class TestTransport:
 
     def test_what_is_too_large_is_dropped(self, monkeypatch):
         assert ask(FakeGrid([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
+def test_three_machines(tmp_path):
+    """docs/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
+    script = Path(__file__).parents[1] / "scripts" / "three-machines.sh"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [script, tmp_path], env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "three machines: done" in done.stdout

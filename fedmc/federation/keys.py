@@ -76,9 +76,10 @@ def make_node_keys() -> tuple[bytes, bytes]:
 
 def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
     """A node's key pair; a file that others can read is refused."""
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0
+    if mode & 0o077:
+        raise DataError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
     try:
-        if path.stat().st_mode & 0o077:
-            raise DataError(f"{path} can be read by others (mode {path.stat().st_mode & 0o777:o}): chmod 600 {path}")
         key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
         raise DataError(f"there is no key {path}: it is in the folder that was handed over") from None

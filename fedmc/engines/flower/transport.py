@@ -19,7 +19,7 @@ from fedmc.federation.wire import Request, encode, to_bytes
 log = logging.getLogger("fedmc.server")
 
 QUERY = "query"  # the type of all our messages
-AGAIN = 60.0  # seconds after which a silent node is asked again
+AGAIN = 10.0  # seconds after which a silent node is asked again; then twice as many, and so on
 LOOK = 1.0  # seconds between two looks at who is there
 
 
@@ -41,7 +41,8 @@ class FlowerTransport:
         """The answers that came in time. Who is not there is waited for only while fewer than `needed` answered."""
         contents = {client: to_bytes(*encode(request)) for client, request in requests.items()}
         asked: dict[str, int] = {}  # messages under way, and whom they went to
-        since: dict[int, float] = {}  # when each was asked last
+        due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when each is to be asked (again)
+        tries: dict[int, int] = dict.fromkeys(contents, 0)
         answers: dict[int, bytes] = {}
         began, looked, online = time.monotonic(), 0.0, set[int]()
         while True:
@@ -49,16 +50,15 @@ class FlowerTransport:
             if now - looked >= LOOK:
                 there = set(self.grid.get_node_ids())
                 looked, online = now, {client for client in contents if self.nodes[client] in there}
-                for client in list(since):
-                    if client not in online:
-                        del since[client]  # to be asked again when it is back
+                due |= dict.fromkeys(set(contents) - online, 0.0)  # to be asked as soon as they are back
                 self.on_look(online, set(contents) - set(answers))
-            due = [c for c in online if c not in answers and now - since.get(c, -AGAIN) >= AGAIN]
-            messages = [Message(pack(contents[client]), self.nodes[client], QUERY) for client in due]
+            now_asked = [client for client in online if client not in answers and now >= due[client]]
+            messages = [Message(pack(contents[client]), self.nodes[client], QUERY) for client in now_asked]
             if messages:
-                asked |= dict(zip(self.grid.push_messages(messages), due, strict=True))
-                since |= dict.fromkeys(due, now)
-            self._pull(asked, answers, since)
+                asked |= dict(zip(self.grid.push_messages(messages), now_asked, strict=True))
+                due |= {client: now + AGAIN * 2 ** tries[client] for client in now_asked}
+                tries |= {client: tries[client] + 1 for client in now_asked}
+            self._pull(asked, answers, due)
             waiting = [client for client in contents if client not in answers]
             enough = len(answers) >= needed and not any(client in online for client in waiting)
             if not waiting or enough or now - began > self.patience:
@@ -66,14 +66,14 @@ class FlowerTransport:
             time.sleep(self.poll)
         return {client: content for client, content in answers.items() if len(content) <= most_bytes}
 
-    def _pull(self, asked: dict[str, int], answers: dict[int, bytes], since: dict[int, float]) -> None:
+    def _pull(self, asked: dict[str, int], answers: dict[int, bytes], due: dict[int, float]) -> None:
         for reply in self.grid.pull_messages(list(asked)) if asked else ():
             client = asked.pop(reply.metadata.reply_to_message_id, None)
             if client is None or client in answers:
                 continue
             if reply.has_error():
                 log.warning("node %s: error %s", client, reply.error.code)
-                since[client] = time.monotonic() - AGAIN + LOOK  # once more, after a breath
+                due[client] = time.monotonic() + LOOK  # once more, after a breath
                 continue
             try:
                 answers[client] = unpack(reply.content)

@@ -1,0 +1,163 @@
+"""Whose code runs on a node: of a server that sends a bundle of its own, nothing on ours, everything on a stock one."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from fedmc.engines.flower import fleet, link
+from tests.loopback import SCRIPTS, Loopback
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "another-bundle"
+version = "1.0.0"
+description = "Not the one that was agreed on."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "somebody"
+
+[tool.flwr.app.components]
+serverapp = "another.server:app"
+clientapp = "another.client:app"
+
+[tool.flwr.app.config]
+said = ""
+"""
+CLIENT = """
+from pathlib import Path
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+Path({marker!r}).write_text("foreign code ran here")
+app = ClientApp()
+@app.query()
+def query(message, context):
+    return Message(message.content, reply_to=message)
+"""
+SERVER = """
+import json, time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    nodes = list(grid.get_node_ids())
+    content = lambda: RecordDict({{"fedmc": ConfigRecord({{"bytes": b"run what I sent you"}})}})
+    waiting = set(grid.push_messages([Message(content(), node, "query") for node in nodes]))
+    said, until = [], time.time() + 60
+    while waiting and time.time() < until:
+        for reply in grid.pull_messages(list(waiting)):
+            waiting.discard(reply.metadata.reply_to_message_id)
+            said.append("error" if reply.has_error() else "answered")
+        time.sleep(0.3)
+    Path({said!r}).write_text(json.dumps([len(nodes), said]))
+"""
+
+
+def another_bundle(folder: Path) -> tuple[Path, Path, Path]:
+    """A bundle that leaves a mark where its client code runs; the mark, and what the nodes replied."""
+    (folder / "bundle" / "another").mkdir(parents=True)
+    mark, said = folder / "mark", folder / "said.json"
+    (folder / "bundle" / "pyproject.toml").write_text(PROJECT)
+    (folder / "bundle" / "another" / "__init__.py").write_text("")
+    (folder / "bundle" / "another" / "client.py").write_text(CLIENT.format(marker=str(mark)))
+    (folder / "bundle" / "another" / "server.py").write_text(SERVER.format(said=str(said)))
+    return folder / "bundle", mark, said
+
+
+def send(loopback: Loopback, bundle: Path, said: Path) -> str:
+    link.flwr(loopback.server, "run", str(bundle), link.NAME)
+    until = time.monotonic() + 90
+    while not said.exists() or not said.read_text():
+        assert time.monotonic() < until, loopback.log("server")
+        time.sleep(0.2)
+    return said.read_text()
+
+
+def stock(loopback: Loopback, name: str) -> None:
+    """Flower's own SuperNode for one organisation."""
+    folder = loopback.folder / name
+    command = [
+        SCRIPTS / "flower-supernode", "--superlink", f"127.0.0.1:{loopback.server.port}", "--root-certificates",
+        folder / "ca.crt", "--auth-supernode-private-key", folder / "node.key", "--host", "127.0.0.1", "--port",
+        link.free_port(), "--node-config", f'folder="{folder}"',
+    ]  # fmt: skip
+    quiet = link.environment(loopback.server)
+    before = os.environ.copy()
+    os.environ.update(quiet)
+    try:
+        loopback.start(name, command, None)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    until = time.monotonic() + 60
+    while link.online(loopback.server)[name] != "online":
+        assert time.monotonic() < until, loopback.log(name)
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
+    made = Loopback(tmp_path)
+    try:
+        made.start_all()
+        bundle, mark, said = another_bundle(tmp_path / "bad")
+        assert send(made, bundle, said) == '[3, ["error", "error", "error"]]' or "answered" not in said.read_text()
+        assert not mark.exists()
+        assert "refused a message" in made.log("north")
+
+        made.kill("east")
+        time.sleep(1)
+        stock(made, "east")  # it works with our bundle too, to the same bits ...
+        done = made.train("stock", 2)
+        assert done.returncode == 0, done.stderr + made.log("east")
+        made.check_bits("stock")
+        said.unlink()
+        send(made, bundle, said)  # ... but runs whatever it is sent
+        assert mark.read_text() == "foreign code ran here"
+    finally:
+        made.end()
+
+
+def test_our_node_has_no_way_to_get_a_bundle():
+    """By structure: the call that fetches it is thrown away where the connection is taken apart."""
+    source = inspect.getsource(fleet)
+    assert "get_fab" not in source
+    assert "_, receive, send, get_run, _, pull_object, push_object, confirm = connection" in source
+
+
+def test_nothing_of_flower_was_moved():
+    """The conformance test: what `fleet.py` and `link.py` lean on, by name and by arguments."""
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+    from flwr.supernode import fleet_http_connection
+
+    arguments = list(inspect.signature(fleet_http_connection.http_request_response).parameters)
+    assert arguments[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
+    assert "max_wait_time" in arguments
+    assert hasattr(fleet_http_connection, "flwr_exit")
+    assert isinstance(FLEET_HTTP_PUBLIC_KEY_HEADER, str)
+    said = subprocess.run([SCRIPTS / "flower-superlink", "--help"], capture_output=True, text=True).stdout
+    for option in (
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        "--database",
+        "--ssl-certfile",
+    ):
+        assert option in said
