@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +40,7 @@ def main() -> None:
             made.start_all()
             ours = median(made, "ours", rounds, 3)
             for name in NAMES:
-                made.kill(name)
-            time.sleep(1)
+                made.stop(name)
             for name in NAMES:
                 stock(made, name)
             theirs = median(made, "stock", rounds, 3)

@@ -58,13 +58,13 @@ for name in "${names[@]}"; do
 done
 
 echo "== the server's machine"
-in_ns server fedmc server start at-server-machine >server.log 2>&1 &
+ip netns exec "$tag-server" fedmc server start at-server-machine >server.log 2>&1 &
 jobs+=($!)
 await server.log ready
 echo "== the organisations' machines"
 for name in "${names[@]}"; do
   in_ns "$name" fedmc node check "at-$name/node"
-  in_ns "$name" fedmc node start "at-$name/node" >"$name.log" 2>&1 &
+  ip netns exec "$tag-$name" fedmc node start "at-$name/node" >"$name.log" 2>&1 &
   jobs+=($!)
   await "$name.log" online
 done

@@ -60,6 +60,12 @@ class Loopback:
         process.kill()
         process.wait(20)
 
+    def stop(self, name: str) -> None:
+        """So that it signs off."""
+        process = self.processes.pop(name)
+        process.terminate()
+        assert process.wait(20) == 0
+
     def end(self) -> None:
         for app in self.apps():
             with suppress(ProcessLookupError):

@@ -1,5 +1,5 @@
 """A node for fault tests: python odd_node.py ODDITY=N node start FOLDER. It does what a node does, but at its N-th
-contribution it kills itself (before, committed, replied) or dawdles so many seconds (slow)."""
+contribution it kills itself (before, committed, replied), or it dawdles N seconds over its first one (slow)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dying_hold(self, run, entry):
 def dying_answer(self, request):
     if request.cast.task == "round":
         reached("before")
-        if oddity == "slow":
+        if oddity == "slow" and counts["before"] == 1:
             time.sleep(float(number))
     return answer(self, request)
 

@@ -59,7 +59,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     nodes = list(grid.get_node_ids())
-    content = lambda: RecordDict({{"fedmc": ConfigRecord({{"bytes": b"run what I sent you"}})}})
+    content = lambda: RecordDict({{"run": ConfigRecord({{"this": "print()"}})}})
     waiting = set(grid.push_messages([Message(content(), node, "query") for node in nodes]))
     said, until = [], time.time() + 60
     while waiting and time.time() < until:
@@ -119,12 +119,11 @@ def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
     try:
         made.start_all()
         bundle, mark, said = another_bundle(tmp_path / "bad")
-        assert send(made, bundle, said) == '[3, ["error", "error", "error"]]' or "answered" not in said.read_text()
+        assert send(made, bundle, said) == '[3, ["error", "error", "error"]]'
         assert not mark.exists()
         assert "refused a message" in made.log("north")
 
-        made.kill("east")
-        time.sleep(1)
+        made.stop("east")
         stock(made, "east")  # it works with our bundle too, to the same bits ...
         done = made.train("stock", 2)
         assert done.returncode == 0, done.stderr + made.log("east")
