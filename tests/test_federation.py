@@ -249,6 +249,31 @@ def test_what_a_node_refuses(tmp_path):
     assert status_of(node.answer(request)) == wire.OK
 
 
+def test_a_question_that_comes_late_touches_nothing(tmp_path):
+    """The server asks a silent node again; the second question may arrive after the next round's."""
+    world = World(tmp_path)
+    first = request_for(world)
+    node = world.node(0)
+    one = node.answer(first)
+    assert node.answer(first) == one
+    second = first._replace(counted=1, cast=first.cast._replace(round=2))
+    two = node.answer(second)
+    measure = first._replace(cast=first.cast._replace(task="measure"))
+    for late in (first, measure):
+        assert status_of(node.answer(late)) == "wrong-round"
+    assert node.answer(second) == two
+    assert world.stores[0].get(RUN, "committed").round == 1
+
+
+def test_ratings_that_changed_within_a_run_are_refused(tmp_path):
+    world = World(tmp_path)
+    request, node = request_for(world), world.node(0)
+    node.answer(request)
+    node.ratings = "others"
+    assert status_of(node.answer(request)) == "changed-ratings"
+    assert status_of(node.answer(request._replace(run="a-new-run"))) == wire.OK
+
+
 def test_settings_that_were_changed_on_the_way_are_refused(tmp_path):
     arrays, words = encode(request_for(World(tmp_path)))
     words["settings"] = words["settings"] | {"rank": 4}

@@ -1,6 +1,7 @@
 """One organisation's side: a shard, a store, and answers that count once.
 
     asked for a round that is pending      the stored reply, the same bytes
+    asked for an earlier one               nothing is touched: a question that came late
     asked for a later one                  the pending state is committed if the server counted it, else dropped;
                                            then the work is done, state and reply are written, and the reply leaves
     told that the run is over              the organisation's own model is written, of V and its own users
@@ -66,9 +67,9 @@ class Node:
         if cast.task in CHANGING and pending.round == cast.round and pending.key == request.key:
             assert pending.reply is not None
             return pending.reply
-        committed = self._settle(request, pending)
-        if cast.task in CHANGING and committed.round >= cast.round:
+        if self._stale(request, pending):
             return _bytes(request, "wrong-round")
+        committed = self._settle(request, pending)
         shard = self._numbered(request)
         if cast.task == "finish":
             self.on_finish(request, users_at(shard, committed.state, cast))
@@ -96,6 +97,12 @@ class Node:
         if not self.store.begun_with(request.run, self.ratings):
             return "changed-ratings"
         return None
+
+    def _stale(self, request: Request, pending: Entry) -> bool:
+        """Whether a request is older than what the server has said since: asked twice, the second came late."""
+        committed = self.store.get(request.run, "committed").round
+        changing = request.cast.task in CHANGING and request.cast.round <= max(committed, pending.round - 1)
+        return request.counted < committed or changing
 
     def _settle(self, request: Request, pending: Entry) -> Entry:
         """What is committed, by the server's word on what it counted."""
