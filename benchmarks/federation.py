@@ -20,10 +20,10 @@ from tests.loopback import NAMES, Loopback
 from tests.test_bundles import stock
 
 
-def median(made: Loopback, run: str, rounds: int, rank: int) -> float:
+def median(made: Loopback, run: str, rounds: int, rank: int, *options: str) -> float:
     done = made.fedmc(
         "federation", "train", made.folder / "server", "--rank", rank, "--rounds", rounds, "--run", run,
-        "--measure-every", rounds, timeout=900,
+        "--measure-every", rounds, *options, timeout=900,
     )  # fmt: skip
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
@@ -51,8 +51,10 @@ def main() -> None:
         made = Loopback(Path(folder), synthetic.make_ratings(synthetic.like("ml-10m")))
         try:
             made.start_all()
-            large = median(made, "large", rounds, 10)
-            print(f"MovieLens 10M's size, rank 10: {large - ours:.2f} s more (at most 1)")
+            for update, megabytes in (("curvature", 20), ("exact", 3)):
+                large = median(made, f"large-{update}", rounds, 10, "--update", update)
+                said = f"MovieLens 10M's size, rank 10, {update} ({megabytes} MB up a round)"
+                print(f"{said}: {large - ours:.2f} s more (at most 1)", flush=True)
         finally:
             made.end()
 

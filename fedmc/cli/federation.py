@@ -86,6 +86,7 @@ def train(
     quorum: Annotated[int | None, Option(help="So many must take part in a round; all if not given.")] = None,
     patience: Annotated[float, Option(help="Seconds that a round waits for those who are late.")] = 300,
     measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
+    dtype: Annotated[str, Option(help="float32 or float64; float32 sends half as much.")] = "float64",
     seed: Annotated[int, Option(help="Same seed, same ratings: same bits, as in the simulation.")] = 0,
     run: Annotated[str | None, Option(help="A name for the run; the time if not given.")] = None,
     detach: Annotated[bool, Option("--detach", help="Do not wait for the end.")] = False,
@@ -103,7 +104,7 @@ def train(
     p = len(config.organisations)
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        penalty_items=penalty_items, seed=seed,
+        penalty_items=penalty_items, dtype=dtype, seed=seed,
     )  # fmt: skip
     require(not settings.undecided, "--penalty-users auto needs a simulation: `fedmc tune` on ratings of your own")
     portable(settings)

@@ -43,8 +43,8 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
         say(f"all are online, with TLS and keys; training {rounds} rounds")
         federation.train(
             server.folder, rank=RANK, rounds=rounds, run="demo", preset="fast", update=None, penalty_users=None,
-            penalty_items=None, active=None, quorum=None, patience=120, measure_every=1, seed=0, detach=False,
-            as_json=False,
+            penalty_items=None, active=None, quorum=None, patience=120, measure_every=1, dtype="float64", seed=0,
+            detach=False, as_json=False,
         )  # fmt: skip
         found = federation._find(server, "demo")
         last = checkpoint.load(found.path / "server.npz")
