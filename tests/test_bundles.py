@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -131,6 +132,27 @@ def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
         said.unlink()
         send(made, bundle, said)  # ... but runs whatever it is sent
         assert mark.read_text() == "foreign code ran here"
+    finally:
+        made.end()
+
+
+@pytest.mark.slow
+def test_a_run_of_another_kind_is_refused(tmp_path):
+    """A server that declares its run an agent's, in its own database: a wrapper of the SuperNode fell for that."""
+    made = Loopback(tmp_path)
+    try:
+        made.start_all()
+        assert made.train("kind", 2, "--detach", "--patience", 15).returncode == 0
+        until = time.monotonic() + 30
+        while not made.apps() and time.monotonic() < until:
+            time.sleep(0.02)
+        with sqlite3.connect(made.server.path("superlink.db"), timeout=20) as database:
+            assert database.execute("UPDATE task SET type = 'flwr-agentapp'").rowcount == 1
+        database.close()
+        made.wait_until("kind", "failed", 60)
+        for name in ("north", "south", "east"):
+            assert "a run of the kind 'flwr-agentapp'" in made.log(name)
+        assert made.run("kind").status()["round"] == 0
     finally:
         made.end()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedmc.engines.flower import fleet, records, transport
 from fedmc.federation import keys, layout
 from fedmc.model import load
-from tests.loopback import NAMES, Loopback
+from tests.loopback import FEDMC, NAMES, Loopback
 
 
 @pytest.fixture(scope="module")
@@ -368,6 +369,17 @@ class TestTransport:
 
     def test_what_is_too_large_is_dropped(self, monkeypatch):
         assert ask(FakeGrid([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}
+
+
+@pytest.mark.slow
+def test_the_demo_in_one_command(tmp_path):
+    words = [*FEDMC, "federation", "demo", "--rounds", "3", "--keep", str(tmp_path / "demo"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["same_bits"] is True
+    assert said["federation_rmse"] == pytest.approx(said["simulation_rmse"], rel=1e-12)
+    assert 0.8 < said["federation_rmse"] < 1.0
 
 
 @pytest.mark.slow
