@@ -1,0 +1,111 @@
+"""Keys, masks and sealed shares: thin uses of the `cryptography` package, and Shamir's sharing of a secret.
+
+Every key is derived for one use: `info` names the run, the round, the cohort, the pair and what the key is for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedmc.errors import DataError
+
+Array = NDArray[Any]
+
+PRIME = 2**521 - 1  # of the field that secrets of 32 bytes are shared in
+SHARE = 66  # bytes of a number in it
+SECRET = 32
+
+
+def derive(secret: bytes, info: bytes) -> bytes:
+    """A key of 32 bytes for one use."""
+    return HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(secret)
+
+
+def agree(private: bytes, public: bytes, info: bytes) -> bytes:
+    """The key that two hold who have each other's public keys."""
+    try:
+        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise DataError("a public key is none") from None
+    return derive(shared, info)
+
+
+def new_pair() -> tuple[bytes, bytes]:
+    """(private, public) for `agree`."""
+    key = X25519PrivateKey.generate()
+    return key.private_bytes_raw(), key.public_key().public_bytes_raw()
+
+
+def public_of(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def mask(key: bytes, length: int, dtype: Any) -> Array:
+    """Words that nobody without the key can tell from random ones: AES-256 in counter mode. A key makes one mask."""
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(stream.update(bytes(length * np.dtype(dtype).itemsize)), dtype)
+
+
+def seal(key: bytes, content: bytes, about: bytes) -> bytes:
+    """Encrypt and vouch for; the key is used once, so that the nonce may be constant."""
+    return AESGCM(key).encrypt(bytes(12), content, about)
+
+
+def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
+    try:
+        return AESGCM(key).decrypt(bytes(12), sealed, about)
+    except InvalidTag:
+        raise DataError("a sealed share was changed, or is not for this member or round") from None
+
+
+def sign(identity: Ed25519PrivateKey, content: bytes) -> bytes:
+    return identity.sign(content)
+
+
+def check(identity: Ed25519PublicKey, signature: bytes, content: bytes) -> None:
+    try:
+        identity.verify(signature, content)
+    except InvalidSignature:
+        raise DataError("a signature does not fit") from None
+
+
+def share(secret: bytes, holders: list[int], threshold: int) -> dict[int, bytes]:
+    """A share for each holder (numbers from 0 on): any `threshold` of them give the secret, fewer give nothing."""
+    line = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    return {holder: _at(line, holder + 1).to_bytes(SHARE) for holder in holders}
+
+
+def _at(line: list[int], x: int) -> int:
+    y = 0
+    for coefficient in reversed(line):
+        y = (y * x + coefficient) % PRIME
+    return y
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """The secret of at least as many shares as the threshold."""
+    points = {holder + 1: int.from_bytes(value) for holder, value in shares.items()}
+    secret = 0
+    for x, y in points.items():
+        above = below = 1
+        for other in points:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        secret = (secret + y * above * pow(below, -1, PRIME)) % PRIME
+    try:
+        return secret.to_bytes(SECRET)
+    except OverflowError:
+        raise DataError("the shares do not belong together") from None
