@@ -243,6 +243,8 @@ def test_what_a_node_refuses(tmp_path):
         (request._replace(cast=request.cast._replace(V=request.cast.V[:, :-1].copy())), "wrong-settings"),
         (request._replace(cast=request.cast._replace(task="exec")), "wrong-settings"),
         (request._replace(client=NODES), "wrong-settings"),
+        (request._replace(run="../../elsewhere"), "wrong-settings"),
+        (request._replace(run=""), "wrong-settings"),
     ):
         assert status_of(node.answer(wrong)) == status
         assert world.stores[0].get(RUN, "pending") == NOTHING

@@ -13,6 +13,7 @@ Every error ends here, in the node's own log: the server gets a status word.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedmc.partition import Shard
 Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
+RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 TASKS = ("moments", "scale", "start", "round", "measure", "finish")
 
 
@@ -93,6 +95,8 @@ class Node:
         if request.catalogue != self.catalogue or cast.V.shape[0] != n:
             return "wrong-catalogue"
         if cast.task not in TASKS or cast.V.shape[1] != cast.settings.width or not 0 <= request.client < cast.clients:
+            return "wrong-settings"
+        if not re.fullmatch(RUN, request.run):  # it names a file here
             return "wrong-settings"
         if not self.store.begun_with(request.run, self.ratings):
             return "changed-ratings"
