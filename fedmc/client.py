@@ -169,8 +169,9 @@ def _fitted_together(whole: Shard, before: Array, new: Array, cast: Broadcast) -
     for rows, penalty in ((new, cast.settings.penalty_at_entry), (~new, cast.settings.penalties(cast.clients)[0])):
         if rows.all():
             return inner.minimise(problem, cast.V, before, penalty, FITTED)
-        some = problem._replace(matrix=whole.by_user[rows])
-        U[rows] = inner.minimise(some, cast.V, before[rows], penalty, FITTED)
+        if rows.any():
+            some = problem._replace(matrix=whole.by_user[rows])
+            U[rows] = inner.minimise(some, cast.V, before[rows], penalty, FITTED)
     return U
 
 

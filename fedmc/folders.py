@@ -21,6 +21,11 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on disk too before anybody relies on it
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -93,6 +93,8 @@ def rounds(
         everyone = tuple(range(p)) if state.seen else ()
         yield Round(0, p, everyone, seconds, down, up, opening, cast.V, cast.beta, cast.scaling)
     number, cast, state, start = begun
+    if number == 0 and start is None:  # it was killed before its start was measured
+        start = diagnose(engine, cast, state, None, certificate, full).objective
     while True:
         number += 1
         participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))

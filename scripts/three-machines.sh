@@ -6,7 +6,7 @@
 # A bridge joins a server (10.77.0.1) and three organisations (10.77.0.11, .12, .13). Each can reach the server's port
 # and nothing else of it. Everything is taken away again at the end.
 set -euo pipefail
-place=${1:-$(mktemp -d)}
+place=$(realpath "${1:-$(mktemp -d)}")
 tag=fmc$$
 names=(north south east)
 jobs=()

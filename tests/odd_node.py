@@ -1,5 +1,5 @@
 """A node for fault tests: python odd_node.py ODDITY=N node start FOLDER. It does what a node does, but at its N-th
-contribution it kills itself (before, committed, replied), or it dawdles N seconds over its first one (slow)."""
+contribution it kills itself (before, committed, sent, replied), or it dawdles N seconds over its first one (slow)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedmc.federation.node import Node
 from fedmc.federation.store import Store
 
 oddity, _, number = sys.argv.pop(1).partition("=")
-counts = {"before": 0, "committed": 0, "replied": 0}
+counts = {"before": 0, "committed": 0, "sent": 0, "replied": 0}
 
 
 def reached(place: str) -> None:
@@ -40,6 +40,7 @@ def dying_answer(self, request):
 
 
 def dying_push(*arguments, **more):
+    reached("sent")
     push(*arguments, **more)
     reached("replied")
 

@@ -167,12 +167,15 @@ def test_our_node_has_no_way_to_get_a_bundle():
 def test_nothing_of_flower_was_moved():
     """The conformance test: what `fleet.py` and `link.py` lean on, by name and by arguments."""
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+    from flwr.superlink.grid import http_grid
     from flwr.supernode import fleet_http_connection
 
     arguments = list(inspect.signature(fleet_http_connection.http_request_response).parameters)
     assert arguments[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
     assert "max_wait_time" in arguments
     assert hasattr(fleet_http_connection, "flwr_exit")
+    assert hasattr(fleet_http_connection, "HeartbeatSender")
+    assert hasattr(http_grid, "pull_objects")
     assert isinstance(FLEET_HTTP_PUBLIC_KEY_HEADER, str)
     said = subprocess.run([SCRIPTS / "flower-superlink", "--help"], capture_output=True, text=True).stdout
     for option in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sqlite3
@@ -267,6 +268,19 @@ def test_a_question_that_comes_late_touches_nothing(tmp_path):
     assert world.stores[0].get(RUN, "committed").round == 1
 
 
+def test_a_message_that_would_grow_when_opened_is_refused():
+    file = io.BytesIO()
+    np.savez_compressed(file, V=np.zeros(10**6))
+    with pytest.raises(DataError, match="would grow"):
+        from_bytes(file.getvalue())
+
+
+def test_another_version_is_named_even_where_its_settings_mean_nothing(tmp_path):
+    arrays, words = encode(request_for(World(tmp_path)))
+    content = to_bytes(arrays, words | {"version": "9.9", "settings": {"a setting of tomorrow": 1}})
+    assert status_of(World(tmp_path / "node").node(0).answer_bytes(content)) == "wrong-version"
+
+
 def test_ratings_that_changed_within_a_run_are_refused(tmp_path):
     world = World(tmp_path)
     request, node = request_for(world), world.node(0)
@@ -293,8 +307,11 @@ def test_a_round_that_lies_behind_is_refused(tmp_path):
     world.finish(KINDS["curvature"].replace(active=NODES))
     world.node(0)  # its round ROUNDS was counted by the server, but not yet committed
     request = request_for(World(tmp_path / "other"))
-    late = request._replace(counted=ROUNDS, cast=request.cast._replace(round=ROUNDS))
+    settings = KINDS["curvature"].replace(active=NODES)
+    late = request._replace(counted=ROUNDS, cast=request.cast._replace(round=ROUNDS, settings=settings))
     assert status_of(world.node(0).answer(late)) == "wrong-round"
+    other = late._replace(cast=late.cast._replace(settings=settings.replace(entry_penalty=0.9)))
+    assert status_of(world.node(0).answer(other)) == "wrong-settings"
 
 
 def test_a_node_whose_state_was_lost_stops_and_sends_nothing(tmp_path):

@@ -156,13 +156,13 @@ def test_a_second_process_of_an_organisation_is_refused(all_up):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["before", "committed", "replied"])
+@pytest.mark.parametrize("place", ["before", "committed", "sent", "replied"])
 def test_a_killed_node_loses_and_doubles_nothing(all_up, place):
-    """kill -9 before it computed, after it committed and before it replied, after it replied."""
+    """kill -9 before it computed, after it committed and before it replied, in the middle of its reply, after it."""
     all_up.kill("east")
     all_up.start_node("east", f"{place}=2")
     run = f"node-{place}"
-    assert all_up.train(run, 4, "--detach").returncode == 0
+    assert all_up.train(run, 4, "--detach", "--patience", 60).returncode == 0
     assert all_up.processes["east"].wait(120) == -signal.SIGKILL
     all_up.start_node("east")
     all_up.wait_until(run, "finished")

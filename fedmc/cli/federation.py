@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from datetime import datetime
@@ -69,6 +70,7 @@ def renew(
     from fedmc.federation import keys, layout
 
     require(days >= 1, f"a certificate must last a day at least, got {days}")
+    keys.check_certificate(authority / "ca.crt")
     layout.write_certificate(server, keys.load_authority(authority), [layout.load_server(server).host], days)
     typer.echo(f"{server / 'server.pem'} holds for {days} days: restart the server")
 
@@ -97,7 +99,7 @@ def train(
     from fedmc.errors import require
     from fedmc.federation.layout import load_server
     from fedmc.federation.running import RunFolder, RunPlan
-    from fedmc.federation.wire import portable
+    from fedmc.federation.wire import RUN, portable
     from fedmc.settings import Settings
 
     config = load_server(server)
@@ -118,11 +120,14 @@ def train(
     going = _going(config)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = run or datetime.now().strftime("%Y-%m-%d-%H%M%S")
-    require(name.replace("-", "").replace("_", "").isalnum(), f"--run {name!r}: letters, digits, - and _ only")
+    plain = re.fullmatch(RUN, name) is not None and len(name) <= 80
+    require(plain, f"--run {name!r}: up to 80 letters, digits, - and _")
     folder = RunFolder(config.runs / name)
     require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
     catalogue, nodes = config.catalogue(), link.registered(config)
     names = list(config.organisations)
+    new = [one for one in names if one not in nodes]
+    require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
     plan = RunPlan(
         f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
         len(catalogue), rounds, measure_every, patience, enough,
@@ -146,6 +151,7 @@ def resume(
     folder = _find(config, run)
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
+    require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
     (folder.path / "stop").unlink(missing_ok=True)
     _begin(config, folder, detach, as_json)
 
@@ -209,6 +215,7 @@ def demo(
 def _begin(config: Any, folder: Any, detach: bool, as_json: bool) -> None:
     from fedmc.engines.flower import link
 
+    folder.say(state="starting", why="")
     link.run(config, folder.path)
     if detach:
         typer.echo(f"run {folder.path.name} begins; `fedmc federation status {config.folder}` shows it")

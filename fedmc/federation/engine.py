@@ -164,7 +164,7 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
     for name, shape in wanted.items():
         part: Any = reply.sums.parts[name]
         values = part.values if isinstance(part, Sparse) else part
-        if values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+        if values.dtype.name not in ("float32", "float64", "int32", "int64") or not values.dtype.isnative:
             raise DataError(f"{name} is of type {values.dtype}")
         if isinstance(part, Sparse):
             _check_rows(name, part, shape)

@@ -132,7 +132,7 @@ def check_certificate(path: Path) -> str | None:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a certificate: {error}") from None
     left = ends - datetime.datetime.now(datetime.UTC)
-    cure = "`fedmc federation renew` makes a new one"
+    cure = "`fedmc federation renew` makes a new one (of the authority, only `init` does)"
     if left.total_seconds() <= 0:
         raise DataError(f"the certificate {path} expired on {ends:%Y-%m-%d}: {cure}")
     return f"the certificate {path} expires on {ends:%Y-%m-%d}: {cure}" if left.days < 30 else None

@@ -23,6 +23,7 @@ from fedmc.errors import DataError, InputError, require
 from fedmc.federation import keys
 
 RESERVED = ("server", "authority")
+AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ def init(
     keys.check_host(host)
     for number in (port, control_port):
         require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
-    require(days >= 1, f"certificates must last a day at least, got {days}")
+    require(1 <= days < AUTHORITY_DAYS, f"--days must be from 1 to {AUTHORITY_DAYS - 1}, got {days}")
     require(not folder.exists() or not any(folder.iterdir()), f"{folder} exists and is not empty: choose a new folder")
     known = None if items is None else catalogue.load(items)
     for place in (folder, *(folder / name for name in (*RESERVED, *names))):
         place.mkdir(parents=True, exist_ok=True)
         os.chmod(place, 0o700)
-    authority = keys.make_authority(days)
+    authority = keys.make_authority(AUTHORITY_DAYS)
     keys.write_private(folder / "authority" / "ca.key", keys.private_pem(authority.key))
     write_certificate(folder / "server", authority, [host], days)
     said = {"host": host, "port": str(port), "version": __version__}
@@ -150,9 +151,8 @@ def load_node(folder: Path) -> NodeConfig:
         f"{folder / 'config.toml'}: say where the ratings are, under [ratings] source = ...",
         DataError,
     )
-    require(
-        ":" in config.server, f"{folder / 'config.toml'}: server must be HOST:PORT, got {config.server!r}", DataError
-    )
+    port = config.server.rpartition(":")[2]
+    require(port.isdecimal(), f"{folder / 'config.toml'}: server must be HOST:PORT, got {config.server!r}", DataError)
     return config
 
 

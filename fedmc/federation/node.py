@@ -23,14 +23,25 @@ from fedmc import __version__
 from fedmc.client import respond, users_at
 from fedmc.errors import DataError, Diverged
 from fedmc.federation.store import Entry, Store
-from fedmc.federation.wire import CHANGING, NEVER, OK, Reply, Request, decode, encode_reply, from_bytes, to_bytes
+from fedmc.federation.wire import (
+    CHANGING,
+    NEVER,
+    OK,
+    RUN,
+    Reply,
+    Request,
+    decode,
+    encode_reply,
+    from_bytes,
+    hash_of,
+    to_bytes,
+)
 from fedmc.messages import Broadcast, Sums
 from fedmc.partition import Shard
 
 Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
-RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 TASKS = ("moments", "scale", "start", "round", "measure", "finish")
 
 
@@ -48,14 +59,19 @@ class Node:
         self.shard, self.catalogue, self.store, self.ratings, self.on_finish = (
             shard, catalogue, store, ratings, on_finish,
         )  # fmt: skip
+        self._said: tuple[tuple[str, int] | None, bytes] = None, b""
 
     def answer_bytes(self, content: bytes) -> bytes:
         """As `answer`, of a request's bytes; bytes that are none get a status word."""
         try:
-            request = decode(*from_bytes(content))
+            arrays, words = from_bytes(content)
+            if words.get("version") != __version__:
+                log.warning("refused a message of version %s, this is %s", words.get("version"), __version__)
+                return to_bytes(*encode_reply(_nobody("wrong-version", words)))
+            request = decode(arrays, words)
         except DataError as error:
             log.warning("refused a message: %s", error)
-            return to_bytes(*encode_reply(Reply("", NEVER, NEVER, "", "wrong-settings")))
+            return to_bytes(*encode_reply(_nobody("wrong-settings", {})))
         return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
@@ -71,19 +87,26 @@ class Node:
             return pending.reply
         if self._stale(request, pending):
             return _bytes(request, "wrong-round")
+        if self._said[0] == (request.key, request.counted):
+            return self._said[1]
         committed = self._settle(request, pending)
+        if cast.task in CHANGING and committed.round >= cast.round:
+            return _bytes(request, "wrong-round")
         shard = self._numbered(request)
-        if cast.task == "finish":
-            self.on_finish(request, users_at(shard, committed.state, cast))
-            return _bytes(request, OK, Sums.of())
         try:
-            state, sums = respond(shard, committed.state, cast)
+            if cast.task == "finish":
+                self.on_finish(request, users_at(shard, committed.state, cast))
+                state, sums = committed.state, Sums.of()
+            else:
+                state, sums = respond(shard, committed.state, cast)
         except Diverged as error:
             log.error("round %s of run %s: %s", cast.round, request.run, error)
             return _bytes(request, "diverged")
         reply = _bytes(request, OK, sums)
         if cast.task in CHANGING:
             self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
+        else:
+            self._said = (request.key, request.counted), reply  # asked twice, it is not worked out twice
         return reply
 
     def _refusal(self, request: Request) -> str | None:
@@ -92,15 +115,18 @@ class Node:
         if request.version != __version__:
             return "wrong-version"
         n = self.shard.by_user.shape[1]
+        if cast.V.ndim != 2:
+            return "wrong-settings"
         if request.catalogue != self.catalogue or cast.V.shape[0] != n:
             return "wrong-catalogue"
         if cast.task not in TASKS or cast.V.shape[1] != cast.settings.width or not 0 <= request.client < cast.clients:
             return "wrong-settings"
         if not re.fullmatch(RUN, request.run):  # it names a file here
             return "wrong-settings"
-        if not self.store.begun_with(request.run, self.ratings):
-            return "changed-ratings"
-        return None
+        ratings, settings = self.store.begun_with(request.run, self.ratings, hash_of(cast.settings))
+        if settings != hash_of(cast.settings):
+            return "wrong-settings"
+        return None if ratings == self.ratings else "changed-ratings"
 
     def _stale(self, request: Request, pending: Entry) -> bool:
         """Whether a request is older than what the server has said since: asked twice, the second came late."""
@@ -130,6 +156,14 @@ class Node:
                 self.shard.test, self.shard.validation,
             )  # fmt: skip
         return self.shard
+
+
+def _nobody(status: str, words: dict[str, Any]) -> Reply:
+    """To a message that could not be read as a request."""
+    try:
+        return Reply(str(words["run"]), int(words["client"]), int(words["round"]), str(words["task"]), status)
+    except (KeyError, TypeError, ValueError):
+        return Reply("", NEVER, NEVER, "", status)
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

@@ -36,7 +36,7 @@ class Opened(NamedTuple):
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    require(config.path("ca.crt").is_file(), f"there is no certificate {config.path('ca.crt')}", DataError)
+    keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = Path(config.source), None
     if not source.is_absolute() and (config.folder / source).exists():
@@ -80,7 +80,8 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         model = Model(items, cast.V, users, U, seen, cast.scaling, cast.settings, cast.clients)
         kept = config.path("models")
         kept.mkdir(mode=0o700, exist_ok=True)
-        model.save(kept / f"{request.run}.npz")
-        model.save(config.path("model.npz"))
+        for path in (kept / f"{request.run}.npz", config.path("model.npz")):
+            model.save(path)
+            os.chmod(path, 0o600)
 
     return Node(shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish)

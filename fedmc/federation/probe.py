@@ -32,6 +32,8 @@ def check(address: str, ca: Path, seconds: float = 10) -> None:
             return
     except ssl.SSLCertVerificationError as error:
         raise UntrustedError(f"{address} is not trusted: {_why(error, host, ca)}") from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a forwarder whose server is away accepts and hangs up
+        raise UnreachableError(f"{address} hangs up") from None
     except ssl.SSLError as error:
         raise UntrustedError(f"{address} does not speak TLS as a fedmc server does: {error.reason or error}") from None
     except OSError as error:

@@ -15,11 +15,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmc.errors import DataError, FedmcError
+from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation import checkpoint
 from fedmc.federation.checkpoint import Checkpoint
 from fedmc.federation.engine import FederatedEngine, Transport
@@ -93,7 +93,11 @@ class RunFolder:
             lines = (self.path / "history.jsonl").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        found = []
+        for line in lines:
+            with suppress(ValueError):  # a line that was being written when its process was killed
+                found.append(json.loads(line))
+        return found
 
     def ask_to_stop(self) -> None:
         (self.path / "stop").touch()
@@ -105,16 +109,25 @@ class RunFolder:
     def locked(self) -> bool:
         """Whether a process conducts this run."""
         try:
-            with self.lock():
+            with self.lock(fcntl.LOCK_SH, 0):
                 return False
         except BlockingIOError:
             return True
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, kind: int = fcntl.LOCK_EX, seconds: float = 2) -> Iterator[None]:
+        """Held inside; others that only look hold it for a moment too, so it is tried for a while."""
         file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            until = time.monotonic() + seconds
+            while True:
+                try:
+                    fcntl.flock(file, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(0.05)
             yield
         finally:
             os.close(file)
@@ -123,16 +136,19 @@ class RunFolder:
 def conduct(folder: RunFolder, transport: Transport) -> None:
     """The whole run, or the rest of it if there is a checkpoint; then every node gets the last V."""
     plan = folder.plan()
-    try:
-        with folder.lock():
-            folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
+    with folder.lock():
+        if folder.status()["state"] == "diverged":
+            raise Diverged(folder.status()["round"], "this run diverged", "start a new one with other settings")
+        folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
+        try:
             last = _train(folder, plan, transport)
             folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
-    except StoppedError as error:
-        folder.say(state="stopped", why=str(error), waiting=[])
-    except BaseException as error:
-        folder.say(state="failed", why=str(error) or type(error).__name__, waiting=[])
-        raise
+        except StoppedError as error:
+            folder.say(state="stopped", why=str(error), waiting=[])
+        except BaseException as error:
+            state = "diverged" if isinstance(error, Diverged) else "failed"
+            folder.say(state=state, why=str(error) or type(error).__name__, waiting=[])
+            raise
 
 
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:

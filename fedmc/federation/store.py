@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS states (
     round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
     PRIMARY KEY (run, kind)
 );
-CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
 """
 
 
@@ -84,12 +84,12 @@ class Store:
             os.close(self._lock)
             raise DataError(f"{path} cannot be used: {error}. Restore it, or leave the run and join anew") from None
 
-    def begun_with(self, run: str, ratings: str) -> bool:
-        """Whether a run began with these ratings here; noted at its first message."""
+    def begun_with(self, run: str, ratings: str, settings: str) -> tuple[str, str]:
+        """The ratings and settings that a run began with here: these, if this is its first message."""
         with self._errors():
-            self._database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?)", (run, ratings))
-            found = self._database.execute("SELECT ratings FROM runs WHERE run = ?", (run,)).fetchone()
-        return bool(found[0] == ratings)
+            self._database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (run, ratings, settings))
+            found = self._database.execute("SELECT ratings, settings FROM runs WHERE run = ?", (run,)).fetchone()
+        return str(found[0]), str(found[1])
 
     def get(self, run: str, kind: str) -> Entry:
         """The committed or the pending entry of a run; NOTHING where there is none."""

@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ STATUS = {
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
     "failed": "the node could not do its work: its own log says why",
 }
+RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 CHANGING = ("start", "round")  # tasks that change a node's state
 NEVER = -1  # no round of this node was counted
 
@@ -110,9 +111,9 @@ def decode(arrays: dict[str, Array], words: dict[str, Any]) -> Request:
             arrays.get("memory"), bool(words["full"]),
         )  # fmt: skip
         return Request(
-            words["run"], int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"]
+            str(words["run"]), int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"]
         )
-    except (KeyError, TypeError, ValueError, InputError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise DataError(f"not a request of this protocol: {error}") from None
 
 
@@ -155,10 +156,14 @@ def to_bytes(arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
 def from_bytes(content: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     """Back again; anything else is refused, and nothing in it is run."""
     try:
+        with ZipFile(io.BytesIO(content)) as archive:
+            inside = archive.infolist()
+        if any(part.compress_type for part in inside) or sum(part.file_size for part in inside) > len(content):
+            raise DataError("not a message of this protocol: it would grow when opened")
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files if name != "words.json"}
             words = json.loads(found["words.json"].tobytes())
-    except (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, NotImplementedError) as error:
+    except (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"not a message of this protocol: {error}") from None
     if not isinstance(words, dict):
         raise DataError("not a message of this protocol")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid import http_grid
 
 from fedmc.engines.flower.transport import FlowerTransport
 from fedmc.federation.running import RunFolder, conduct
@@ -17,5 +20,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(str(context.run_config["folder"])))
     plan = folder.plan()
+    # Flower waits up to two hours for the rest of a reply whose sender died; one that is asked again is quicker.
+    vars(http_grid)["pull_objects"] = partial(pull_objects, max_time=max(plan.patience / 3, 1.0))
     transport = FlowerTransport(grid, plan.nodes, plan.patience, on_look=folder.on_look)
     conduct(folder, transport)

@@ -20,8 +20,14 @@ import httpx
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode import fleet_http_connection
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -43,6 +49,17 @@ class RefusedError(FedmcError):
 
 class _NotYetError(Exception):
     """The server is not there, or still holds the lease of this node's last process."""
+
+
+_beats: list[HeartbeatSender] = []
+
+
+class _Heartbeat(HeartbeatSender):
+    """One that can be looked after: an unexpected answer ends its thread without a word."""
+
+    def __init__(self, send: Callable[[], bool]) -> None:
+        super().__init__(send)
+        _beats.append(self)
 
 
 class Place(NamedTuple):
@@ -88,13 +105,15 @@ def _answer_all(
     _, receive, send, get_run, _, pull_object, push_object, confirm = connection
     kinds: dict[int, str] = {}
     while going_on():
+        if not all(beat.is_running for beat in _beats):
+            raise _NotYetError("the heartbeats ended")
         found = receive()
         if found is None:
             time.sleep(poll)
             continue
         head, tree = found
         run = head.metadata.run_id
-        with suppress(RunNotRunningException):  # it ended meanwhile: nobody waits for an answer
+        try:
             if run not in kinds:
                 kinds[run] = _kind(get_run(run))
             pull, received = partial(pull_object, run), partial(confirm, run)
@@ -105,6 +124,10 @@ def _answer_all(
             objects = get_all_nested_objects(reply)
             wanted, session = send(reply, get_object_tree(reply), 0.0)
             push_objects(objects, partial(push_object, run, session), object_ids_to_push=wanted)
+        except RunNotRunningException:
+            log.info("run %s ended meanwhile: nobody waits for an answer", run)
+        except (ObjectPullError, ObjectPushError) as error:
+            log.warning("a message did not get through, the server will ask again: %s", error)
 
 
 @contextmanager
@@ -116,9 +139,11 @@ def _connected(place: Place) -> Iterator[tuple[Any, ...]]:
         place.server, False, certificates, place.keys, max_wait_time=PATIENCE
     )
     vars(fleet_http_connection)["flwr_exit"] = partial(_not_connected, place)  # it would end this process
+    vars(fleet_http_connection)["HeartbeatSender"] = _Heartbeat
+    _beats.clear()
     with opened as connection:
-        place.memory.write_text(str(connection[0]), encoding="utf-8")
         try:
+            place.memory.write_text(str(connection[0]), encoding="utf-8")
             yield connection
         except Exception as error:
             failed.append(error)
@@ -129,11 +154,11 @@ def _connected(place: Place) -> Iterator[tuple[Any, ...]]:
 def _not_connected(place: Place, code: int, message: str | None = None, **more: Any) -> NoReturn:
     """In place of Flower's exit: what is wrong, as an error of ours."""
     text = message or ""
-    if "421" in text:  # the gate's word
+    if "'421 " in text:  # the gate's word
         raise RefusedError("the server does not know this node's key: ask for its public key to be registered there")
-    if "401" in text:
+    if "'420 " in text:  # the gate's word for Flower's 401, which would interrupt this process
         raise RefusedError("the server does not accept this node's signature: is this machine's clock right?")
-    if "2004" in text:
+    if "[code: 2004]" in text:
         _end_lease(place)
         raise _NotYetError("the server still holds the lease of this node's last process")
     raise _NotYetError(re.sub(r"\s+", " ", text).strip() or f"Flower ended with code {code}")

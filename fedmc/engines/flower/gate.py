@@ -37,7 +37,7 @@ class Gate:
     def __init__(self, superlink: str, ca: str, keys: set[bytes]) -> None:
         self.keys = keys
         context = ssl.create_default_context(cafile=ca)
-        self.client = httpx.AsyncClient(base_url=superlink, verify=context, timeout=120, limits=httpx.Limits())
+        self.client = httpx.AsyncClient(base_url=superlink, verify=context, timeout=120, trust_env=False)
 
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
@@ -48,7 +48,8 @@ class Gate:
         if scope["method"] != "POST" or not path.startswith(OPEN) or not path[len(OPEN) :].replace("-", "").isalpha():
             await _answer(send, 404, b"")
             return
-        if dict(scope["headers"]).get(KEY_HEADER) not in self.keys:
+        keys = [value for name, value in scope["headers"] if name.lower() == KEY_HEADER]
+        if len(keys) != 1 or keys[0] not in self.keys:
             await _answer(send, 421, b"")  # Flower gives 401 and 403 meanings of its own
             return
         body = bytearray()
@@ -71,7 +72,8 @@ class Gate:
             await _answer(send, 503, b"")
             return
         kept = [(name, value) for name, value in reply.headers.raw if name.lower() not in OWN | {b"content-encoding"}]
-        await _answer(send, reply.status_code, reply.content, kept)
+        status = 420 if reply.status_code == 401 else reply.status_code  # at 401 Flower's client ends its process
+        await _answer(send, status, reply.content, kept)
 
 
 async def _answer(
@@ -110,6 +112,6 @@ def serve(config: ServerConfig, control_port: int, going_on: Callable[[], bool],
     options = uvicorn.Config(
         gate, host=config.bind, port=config.port, ssl_certfile=str(config.path("server.pem")),
         ssl_keyfile=str(config.path("server.key")), log_level="warning", access_log=False, lifespan="off",
-        server_header=False, timeout_graceful_shutdown=3,
+        server_header=False, timeout_graceful_shutdown=3, limit_concurrency=200,
     )  # fmt: skip
     Server(options).run()

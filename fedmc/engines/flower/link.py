@@ -7,6 +7,7 @@ installs, telemetry and update checks are off. Everything here goes through Flow
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -56,7 +57,9 @@ class Link:
         certificate = config.path("ca.crt").resolve()
         text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{LOOPBACK}:{self.port}"\n'
         (home / "config.toml").write_text(text + f'root-certificates = "{certificate}"\n', encoding="utf-8")
-        self.new = not self._database.exists()
+        if not self._noted.exists():  # the last start did not get that far: begin anew
+            for path in config.folder.glob("superlink.db*"):
+                path.unlink()
         with open(config.path("superlink.log"), "ab") as log:
             self.process = subprocess.Popen(
                 self._command(), env=environment(config), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
@@ -96,18 +99,27 @@ class Link:
 
     def register(self) -> dict[str, int]:
         """Flower's node id of each organisation; keys that it does not know yet are made known to it."""
-        path = self.config.path("nodes") / "registered.json"
-        known = {} if self.new or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
-        missing = [name for name in self.config.organisations if name not in known]
+        known = json.loads(self._noted.read_text(encoding="utf-8")) if self._noted.exists() else {}
+        found = {name: self._key(name) for name in self.config.organisations}
+        missing = [name for name, key in found.items() if known.get(name, ["", ""])[1] != key]
         with ThreadPoolExecutor(4) as pool:
-            known |= dict(zip(missing, pool.map(self._register, missing), strict=True))
-        write_whole(path, json.dumps(known).encode())
-        return {name: int(node) for name, node in known.items()}
+            nodes = dict(zip(missing, pool.map(self._register, missing), strict=True))
+        known |= {name: [node, found[name]] for name, node in nodes.items()}
+        write_whole(self._noted, json.dumps(known).encode())
+        return registered(self.config)
+
+    @property
+    def _noted(self) -> Path:
+        return self.config.path("nodes") / "registered.json"
+
+    def _key(self, name: str) -> str:
+        path = self.config.path("nodes") / f"{name}.pub"
+        if not path.is_file():
+            raise DataError(f"there is no public key {path} of {name}")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def _register(self, name: str) -> int:
         key = self.config.path("nodes") / f"{name}.pub"
-        if not key.is_file():
-            raise DataError(f"there is no public key {key} of {name}")
         return int(flwr(self.config, "supernode", "register", str(key), NAME, "--name", name)["node-id"])
 
     def end(self) -> None:
@@ -158,8 +170,8 @@ def registered(config: ServerConfig) -> dict[str, int]:
     """Flower's node id of each organisation, as the server noted it when it started."""
     path = config.path("nodes") / "registered.json"
     try:
-        return {name: int(node) for name, node in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError):
+        return {name: int(node) for name, (node, _) in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError):
         raise LinkError(f"{path} is not there: `fedmc server start {config.folder}` writes it") from None
 
 
