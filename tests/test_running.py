@@ -1,0 +1,106 @@
+"""A run as a folder: begun, stopped, resumed, refused after it diverged; whoever looks at it changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmc import server
+from fedmc.errors import Diverged
+from fedmc.federation import checkpoint
+from fedmc.federation.running import RunFolder, RunPlan, conduct
+from tests.test_federation import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local
+
+SETTINGS = KINDS["curvature"].replace(active=NODES)
+
+
+def plan(rounds=4):
+    names = list("abcdefgh"[:NODES])
+    return RunPlan(RUN, SETTINGS, names, list(range(NODES)), CATALOGUE, ITEMS, rounds, 1, 10.0, NODES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder(tmp_path / "run")
+    made.write_plan(plan())
+    return made
+
+
+def V_of(folder):
+    return checkpoint.load(folder.path / "server.npz").cast.V
+
+
+def test_a_run_ends_with_everybody_holding_the_model(folder, tmp_path):
+    assert folder.status()["state"] == "not begun"
+    conduct(folder, World(tmp_path))
+    assert folder.status()["state"] == "finished"
+    assert folder.status()["has_model"] == list("abcdefgh"[:NODES])
+    assert [line["number"] for line in folder.history()] == [0, 1, 2, 3, 4]
+    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].cast.V.tobytes()
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
+    world = World(tmp_path)
+    exchange = world.exchange
+
+    def stop_at_round_2(requests, *more):
+        if next(iter(requests.values())).cast.round == 2:
+            folder.ask_to_stop()
+        folder.check_stop()
+        return exchange(requests, *more)
+
+    world.exchange = stop_at_round_2
+    conduct(folder, world)
+    assert folder.status()["state"] == "stopped"
+    assert folder.status()["round"] == 1
+    (folder.path / "stop").unlink()
+    world.exchange = exchange
+    conduct(folder, world)
+    assert folder.status()["state"] == "finished"
+    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].cast.V.tobytes()
+
+
+def test_a_run_that_diverged_stays_ended(folder, tmp_path, monkeypatch):
+    world = World(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "grown", lambda objective, opening: True)
+        with pytest.raises(Diverged):
+            conduct(folder, world)
+    assert folder.status()["state"] == "diverged"
+    with pytest.raises(Diverged, match="start a new one"):
+        conduct(folder, world)
+    assert "has_model" not in folder.status()
+
+
+def test_a_start_that_was_never_measured_is_measured_on_resume(folder, tmp_path):
+    """Killed between the first checkpoint and its measurement: divergence must still be measured by something."""
+    world = World(tmp_path)
+    exchange = world.exchange
+
+    def die_at_measure(requests, *more):
+        if next(iter(requests.values())).cast.task == "measure":
+            raise RuntimeError("killed")
+        return exchange(requests, *more)
+
+    world.exchange = die_at_measure
+    with pytest.raises(RuntimeError):
+        conduct(folder, world)
+    assert checkpoint.load(folder.path / "server.npz").opening is None
+    world.exchange = exchange
+    conduct(folder, world)
+    assert checkpoint.load(folder.path / "server.npz").opening is not None
+
+
+def test_a_second_conductor_waits_and_gives_up_without_a_word(folder, tmp_path):
+    with folder.lock():
+        folder.say(state="running", round=3)
+        with pytest.raises(BlockingIOError):
+            conduct(folder, World(tmp_path))
+        assert folder.status()["state"] == "running"
+        assert folder.locked()
+    assert not folder.locked()
+    assert folder.status()["state"] == "broken off"
+
+
+def test_a_torn_line_of_history_is_left_out(folder):
+    (folder.path / "history.jsonl").write_text('{"number": 0}\n{"numb{"number": 1}\n{"number": 2}\n')
+    assert [line["number"] for line in folder.history()] == [0, 2]
