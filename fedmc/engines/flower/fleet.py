@@ -40,6 +40,7 @@ from fedmc.federation import probe
 log = logging.getLogger("fedmc.node")
 
 SERVER_APP = "flwr-serverapp"
+MISSING = 5.0  # seconds that parts of a message may be missing: those of a run that ended will never come
 PATIENCE = 20.0  # seconds that a call is tried again before the connection is made anew
 
 
@@ -117,7 +118,9 @@ def _answer_all(
             if run not in kinds:
                 kinds[run] = _kind(get_run(run))
             pull, received = partial(pull_object, run), partial(confirm, run)
-            message = pull_and_inflate_object_from_tree(tree, pull, received, return_type=Message)
+            message = pull_and_inflate_object_from_tree(
+                tree, pull, received, return_type=Message, max_time=MISSING, initial_backoff=0.1, backoff_cap=1.0
+            )
             message.metadata.__dict__.update(head.metadata.__dict__)
             reply = _reply(message, kinds[run], answer)
             reply.metadata.__dict__["_message_id"] = reply.object_id
