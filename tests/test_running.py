@@ -30,7 +30,9 @@ def V_of(folder):
 
 
 def test_a_run_ends_with_everybody_holding_the_model(folder, tmp_path):
-    assert folder.status()["state"] == "not begun"
+    assert folder.status() == {"state": "not begun", "round": 0}
+    folder.say(state="starting", why="")
+    assert folder.status()["round"] == 0
     conduct(folder, World(tmp_path))
     assert folder.status()["state"] == "finished"
     assert folder.status()["has_model"] == list("abcdefgh"[:NODES])

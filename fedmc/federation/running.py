@@ -66,7 +66,7 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+            found: dict[str, Any] = {"round": 0} | json.loads((self.path / "status.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"state": "not begun", "round": 0}
         if found["state"] == "running" and not self.locked():
