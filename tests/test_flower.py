@@ -206,9 +206,9 @@ def test_a_killed_superlink_or_server_comes_back(all_up, victim):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kills_at_twenty_random_moments(all_up):
-    """Nodes, ServerApps and now and then the server, drawn by seed, at any moment of a run of 40 rounds."""
+    """Nodes, ServerApps and now and then the server, drawn by seed, at any moment of a run of 80 rounds."""
     rng = random.Random(7)
-    run, rounds, kills = "random", 40, 0
+    run, rounds, kills = "random", 80, 0
     assert all_up.train(run, rounds, "--detach", "--measure-every", rounds).returncode == 0
     all_up.wait_for_round(run, 1)
     while kills < 20:
