@@ -120,7 +120,7 @@ def test_what_a_node_refuses_before_it_connects(made, tmp_path):
     refused(fedmc(*command), "can be read by others", "chmod 600")
     (north / "node.key").chmod(0o600)
     (north / "catalogue.json").rename(tmp_path / "catalogue.json")
-    refused(fedmc(*command), "there is no catalogue", "fedmc catalogue merge"[:15])
+    refused(fedmc(*command), "there is no catalogue", "fedmc catalogue make")
     Catalogue.of(["another"]).save(north / "catalogue.json")
     refused(fedmc(*command), "outside of the catalogue")
     (tmp_path / "catalogue.json").rename(north / "catalogue.json")

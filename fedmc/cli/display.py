@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -143,3 +144,15 @@ def _text(name: str, value: Any) -> str:
     if name.startswith("bytes"):
         return f"{value / 1e6:,.1f} MB"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+
+
+def log_to_stderr() -> None:
+    """What a process that runs for long has to say; of Flower, errors only."""
+    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(form)
+    ours = logging.getLogger("fedmc")
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -148,7 +148,7 @@ def resume(
     from fedmc.federation.layout import load_server
 
     config = load_server(server)
-    folder = _find(config, run)
+    folder = find_run(config, run)
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
     require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
@@ -162,7 +162,7 @@ def stop(server: Server = Path(), run: RunName = None) -> None:
     from fedmc.errors import require
     from fedmc.federation.layout import load_server
 
-    folder = _find(load_server(server), run)
+    folder = find_run(load_server(server), run)
     state = folder.status()["state"]
     require(state == "running", f"run {folder.path.name} is not going on: it is {state}")
     folder.ask_to_stop()
@@ -191,7 +191,7 @@ def status(server: Server = Path(), run: RunName = None, as_json: AsJson = False
     runs = sorted(config.runs.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     found: dict[str, Any] = {"online": online}
     if runs:
-        folder = _find(config, run)
+        folder = find_run(config, run)
         found |= {"run": folder.path.name} | folder.status()
         typer.echo(f"run {folder.path.name}: {in_words(found)}")
         for one in found.get("absent", [])[-5:]:
@@ -229,7 +229,7 @@ def _begin(config: Any, folder: Any, detach: bool, as_json: bool) -> None:
     report(folder, as_json)
 
 
-def _find(config: Any, name: str | None) -> Any:
+def find_run(config: Any, name: str | None) -> Any:
     from fedmc.errors import require
     from fedmc.federation.running import RunFolder
 

@@ -46,7 +46,7 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
             penalty_items=None, active=None, quorum=None, patience=120, measure_every=1, dtype="float64", seed=0,
             detach=False, as_json=False,
         )  # fmt: skip
-        found = federation._find(server, "demo")
+        found = federation.find_run(server, "demo")
         last = checkpoint.load(found.path / "server.npz")
         expected, rmse = simulated(folder, found.plan())
         same = last.cast.V.tobytes() == expected.tobytes()

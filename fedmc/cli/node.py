@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedmc.cli.display import log_to_stderr
+
 node = typer.Typer(
     help="One organisation's side of a federation: its ratings stay in its folder.",
     no_args_is_help=True, rich_markup_mode=None,
@@ -50,7 +52,7 @@ def start(
     from fedmc.federation.organisation import make_node
     from fedmc.federation.store import Store
 
-    _log_to_stderr()
+    log_to_stderr()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     config = load_node(folder)
     with Store(config.path("state")) as store:
@@ -94,14 +96,3 @@ def _say(config: Any, opened: Any) -> None:
         f"of {len(known):,} items ({test:,} more to test on); catalogue {known.hash[:12]}",
         err=True,
     )
-
-
-def _log_to_stderr() -> None:
-    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler = logging.StreamHandler()
-    handler.setFormatter(form)
-    ours = logging.getLogger("fedmc")
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.display import log_to_stderr
+
 server = typer.Typer(
     help="The machine that the organisations' nodes connect to.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -21,13 +23,12 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
     Only nodes whose keys are in `nodes/` get through the gate, and only to what nodes need: training runs are started
     on this machine. Telemetry, update checks and installs at run time are off.
     """
-    from fedmc.cli.node import _log_to_stderr
     from fedmc.engines.flower import gate
     from fedmc.engines.flower.link import Link
     from fedmc.federation.keys import check_certificate
     from fedmc.federation.layout import load_server
 
-    _log_to_stderr()
+    log_to_stderr()
     config = load_server(folder)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     items = len(config.catalogue())
