@@ -282,6 +282,17 @@ def _opening(shard: Shard, state: ClientState | None, cast: Broadcast) -> Array:
     return start_users(shard, cast)
 
 
+def contribution(shard: Shard, state: ClientState, cast: Broadcast) -> Array:
+    """All of what a client has in the server's sum, a row an item: S = beta W + Y, or with curvature (G, b)."""
+    if isinstance(state, Fitted):
+        _, items = cast.settings.penalties(cast.clients)
+        by_rated = _by_user(shard, cast)._replace(matrix=shard.by_rated)
+        S = np.zeros((len(cast.V), curvature.columns(cast.settings.width, items)))
+        S[shard.rated] = curvature.packed(by_rated, state.Z, items)
+        return S
+    return np.asarray(cast.beta * state.W + state.Y)
+
+
 def moments(shard: Shard, cast: Broadcast) -> Sums:
     """Count, sum and sum of squares of the ratings less `cast.scaling.mean`, and how often each item was rated."""
     data = shard.by_user.data.astype(np.float64) - cast.scaling.mean

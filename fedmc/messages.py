@@ -16,6 +16,7 @@ from fedmc.settings import Settings
 
 Array = NDArray[Any]
 Task = Literal["moments", "scale", "start", "round", "measure", "finish"]
+CHANGING = ("start", "round")  # tasks that change a client's state
 
 
 class Broadcast(NamedTuple):

@@ -24,6 +24,7 @@ from fedmc.errors import Diverged, require
 from fedmc.inner import Scaling
 from fedmc.messages import Broadcast, Sums
 from fedmc.penalties import project
+from fedmc.privacy.cohorts import cohort
 from fedmc.sampling import server_rng
 from fedmc.settings import Settings
 
@@ -80,11 +81,12 @@ def rounds(
     p, method = engine.clients, settings.make_method()
     require(method is None or not full, "full diagnostics speak of FedMC only: leave them out with another method")
     sampler = settings.make_sampler(p)
+    _check_cohorts(settings, p, full)
     certificate = Certificate(settings, p, float(sampler.probabilities(p).min()))
     if begun is None:
         began = time.perf_counter()
-        first = sampler.draw(1, p, settings.seed)
-        cast, state, down, up = start_up(engine, settings, tuple(int(i) for i in first) or (0,))
+        first = _participants(engine, settings, 1)
+        cast, state, down, up = start_up(engine, settings, first or (0,))
         seconds = time.perf_counter() - began
         on_state(Begun(0, cast, state))
         opening = diagnose(engine, cast, state, None, certificate, full)
@@ -97,7 +99,7 @@ def rounds(
         start = diagnose(engine, cast, state, None, certificate, full).objective
     while True:
         number += 1
-        participants = tuple(int(i) for i in sampler.draw(number, p, settings.seed))
+        participants = _participants(engine, settings, number)
         began = time.perf_counter()
         old = state.V
         down = len(participants) * (cast.V.nbytes + (0 if cast.memory is None else cast.memory.nbytes))
@@ -111,6 +113,27 @@ def rounds(
             engine.undo()
             raise Diverged(number, f"the objective grew from {start:.3g} to {seen.objective:.3g}", "raise beta")
         yield Round(number, p, participants, seconds, down, up, seen, cast.V, cast.beta, cast.scaling)
+
+
+def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int, ...]:
+    """Who is asked in a round: those drawn, and with secure aggregation as many more as it takes to hide them."""
+    p = engine.clients
+    drawn = tuple(int(i) for i in settings.make_sampler(p).draw(number, p, settings.seed))
+    if settings.privacy == "plain" or not drawn:
+        return drawn
+    return cohort(drawn, engine.joined, p, settings.min_cohort, number)
+
+
+def _check_cohorts(settings: Settings, clients: int, full: bool) -> None:
+    if settings.privacy == "plain":
+        return
+    least = settings.min_cohort
+    require(not full, f"full diagnostics show more than sums: not with privacy={settings.privacy!r}")
+    require(
+        clients >= least,
+        f"{clients} clients are too few to hide among, min_cohort is {least}: lower it to say who must be enough, "
+        "or use privacy='plain', which hides nothing",
+    )
 
 
 def one_round(

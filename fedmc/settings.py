@@ -57,6 +57,8 @@ class Settings:
     fold_in: bool = False  # refit U to the global V before measuring and at the end
     sampler: str | Sampler = "uniform"
     active: int = 1
+    privacy: Literal["plain", "secagg"] = "plain"  # what the server sees: each client's message, or a cohort's sum
+    min_cohort: int = 10  # with "secagg": a client hides among at least so many, and newcomers among as many newcomers
     seed: int = 0
     dtype: str = "float64"
 
@@ -89,6 +91,9 @@ class Settings:
         require(0 < self.entry_penalty <= 1, f"entry_penalty must be above 0 and at most 1, got {self.entry_penalty}")
         require(self.dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {self.dtype!r}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        require(
+            self.min_cohort >= 3, f"min_cohort must be at least 3 (of two, each sees the other), got {self.min_cohort}"
+        )
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise unknown(name, getattr(self, name), allowed)
@@ -113,6 +118,7 @@ class Settings:
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
         if self.make_method() is not None:
+            require(self.privacy == "plain", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
             return
         if self.update == "curvature":
             items = penalties.coefficients(self.penalties(1)[1], self.width)
@@ -205,6 +211,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "normalise": ("none", "mean", "standard"),
     "start": ("uniform", "normal"),
     "entry": ("all", "first-turn"),
+    "privacy": ("plain", "secagg"),
 }
 
 

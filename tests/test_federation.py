@@ -15,13 +15,14 @@ from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, InputError
 from fedmc.federation import checkpoint, wire
 from fedmc.federation.checkpoint import Checkpoint
-from fedmc.federation.engine import FederatedEngine, TooFewError, largest
+from fedmc.federation.engine import FederatedEngine, TooFewError
 from fedmc.federation.node import Node
 from fedmc.federation.store import NOTHING, BusyError, Store
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
 from fedmc.messages import Rows, Sums
 from fedmc.partition import make_shards
 from fedmc.penalties import l2
+from fedmc.replies import largest
 from fedmc.server import Begun, rounds
 from fedmc.settings import Settings
 from tests.conftest import planted

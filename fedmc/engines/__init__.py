@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 from fedmc.messages import Broadcast, Sums
@@ -15,5 +15,10 @@ class Engine(Protocol):
     def clients(self) -> int: ...
     @property
     def items(self) -> int: ...
+    @property
+    def joined(self) -> Set[int]:
+        """The clients that have a part in the server's sum."""
+        ...
+
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums: ...
     def undo(self) -> None: ...

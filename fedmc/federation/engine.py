@@ -7,15 +7,15 @@ its state stays as it was, because the next request says what was counted. A rou
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedmc import curvature
 from fedmc.errors import DataError, Diverged, FedmcError
-from fedmc.federation.wire import CHANGING, NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
-from fedmc.messages import Broadcast, Sparse, Sums, add_up
+from fedmc.federation.wire import NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
+from fedmc.messages import CHANGING, Broadcast, Sparse, Sums, add_up
+from fedmc.replies import largest, shapes
 
 log = logging.getLogger("fedmc.server")
 
@@ -64,6 +64,10 @@ class FederatedEngine:
     @property
     def items(self) -> int:
         return self._items
+
+    @property
+    def joined(self) -> Set[int]:
+        return self.counted.keys()
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered, and who they are."""
@@ -123,33 +127,6 @@ class FederatedEngine:
     def _leave_out(self, client: int, cast: Broadcast, why: str) -> None:
         self.absent.append(Absent(client, cast.round, why))
         log.warning("round %s, %s: node %s is left out: %s", cast.round, cast.task, client, why)
-
-
-def shapes(cast: Broadcast, items: int) -> dict[str, tuple[int, ...]]:
-    """The arrays that a reply to this request must hold, () for a number."""
-    settings, width = cast.settings, cast.settings.width
-    if cast.task == "moments":
-        return {"count": (), "sum": (), "squares": (), "items": (items,)}
-    if cast.task == "scale":
-        return {"users": (), "squares": (width,)}
-    if cast.task == "measure":
-        names = ["loss", "penalty", "nonzeros", "entries"]
-        names += [f"{part}_{what}" for part in ("train", "test", "validation") for what in ("count", "error")]
-        found: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
-        if cast.full:
-            found |= dict.fromkeys(["gap", "stationarity_U", "L_U_high", "L_U_low", "L_V_low", "L_high"], ())
-            found |= {"gradient_V": (items, width)} | ({} if settings.update == "curvature" else {"lagrangian": ()})
-        return found
-    if cast.task == "finish":
-        return {}
-    columns = curvature.columns(width, settings.penalties(1)[1]) if settings.update == "curvature" else width
-    return {"S": (items, columns), "joined": ()}
-
-
-def largest(cast: Broadcast, items: int) -> int:
-    """No honest reply takes more bytes."""
-    numbers = sum(int(np.prod(shape)) for shape in shapes(cast, items).values())
-    return 12 * (numbers + items) + 100_000
 
 
 def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, known: bool) -> None:

@@ -24,7 +24,6 @@ from fedmc.client import respond, users_at
 from fedmc.errors import DataError, Diverged
 from fedmc.federation.store import Entry, Store
 from fedmc.federation.wire import (
-    CHANGING,
     NEVER,
     OK,
     RUN,
@@ -36,7 +35,7 @@ from fedmc.federation.wire import (
     hash_of,
     to_bytes,
 )
-from fedmc.messages import Broadcast, Sums
+from fedmc.messages import CHANGING, Broadcast, Sums
 from fedmc.partition import Shard
 
 Array = NDArray[Any]

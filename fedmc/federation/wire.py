@@ -37,7 +37,6 @@ STATUS = {
     "failed": "the node could not do its work: its own log says why",
 }
 RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
-CHANGING = ("start", "round")  # tasks that change a node's state
 NEVER = -1  # no round of this node was counted
 
 

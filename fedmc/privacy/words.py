@@ -1,0 +1,90 @@
+"""A client's reply as whole numbers, for sums that are exact and can be masked: every part of it, and nothing else.
+
+What a client adds to the server's sum S is kept in whole steps of 2^-28, and what travels is the difference to what is
+in the sum already. So the sum is that of the rounded contributions after any number of rounds: the error is half a step
+a client for ever, whatever the order, and S stays exact in float64 up to 2^25. The message has a place for every item:
+which ones a client rated cannot be told from its length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.client import ClientState, contribution, respond
+from fedmc.errors import Diverged, InputError
+from fedmc.messages import CHANGING, Broadcast, Sums
+from fedmc.partition import Shard
+from fedmc.privacy.fixed import from_fixed, limit_of, to_fixed
+from fedmc.replies import shapes
+
+Array = NDArray[Any]
+
+STEP_OF_SUMS = 28  # binary digits behind the point of S
+STEP_OF_NUMBERS = 20  # of counts, losses and the like, which are larger
+
+
+class Counted(NamedTuple):
+    """What a client remembers: its state as in plain, and its part of the server's sum in whole steps."""
+
+    inner: ClientState
+    whole: Array
+
+    @property
+    def U(self) -> Array:
+        return np.asarray(self.inner.U)
+
+
+def respond_in_words(shard: Shard, state: Counted | None, cast: Broadcast) -> tuple[Counted | None, Array]:
+    """As `client.respond`: the new state, and the reply as words (int64) of a length that depends on the task only."""
+    after, sums = respond(shard, None if state is None else state.inner, cast)
+    if cast.task not in CHANGING:
+        return state, _words(sums.parts, cast, shard)
+    S = _fixed(contribution(shard, after, cast), STEP_OF_SUMS, cast)
+    now = Counted(after, S)
+    return now, difference(now, state)
+
+
+def difference(now: Counted, before: Counted | None) -> Array:
+    """What travels of a new state: the change of its part of the sum, and whether it is the first."""
+    change = now.whole if before is None else now.whole - before.whole
+    joined = np.array([before is None], np.int64) << STEP_OF_NUMBERS
+    return np.concatenate([change.ravel(), joined])
+
+
+def to_sums(total: Array, cast: Broadcast, items: int, sent: int) -> Sums:
+    """The sums that words add up to."""
+    parts, start = {}, 0
+    for name, shape in shapes(cast, items).items():
+        stop = start + int(np.prod(shape))
+        parts[name] = from_fixed(total[start:stop], _step(name)).reshape(shape)
+        start = stop
+    return Sums(parts, sent)
+
+
+def length_of(cast: Broadcast, items: int) -> int:
+    """Words of a reply."""
+    return sum(int(np.prod(shape)) for shape in shapes(cast, items).values())
+
+
+def _words(parts: dict[str, Any], cast: Broadcast, shard: Shard) -> Array:
+    wanted = shapes(cast, shard.by_user.shape[1])
+    found = []
+    for name, shape in wanted.items():
+        dense = np.zeros(shape)
+        parts[name].add_to(dense) if hasattr(parts[name], "add_to") else np.copyto(dense, parts[name])
+        found.append(_fixed(dense, _step(name), cast).ravel())
+    return np.concatenate(found)
+
+
+def _step(name: str) -> int:
+    return STEP_OF_SUMS if name == "S" else STEP_OF_NUMBERS
+
+
+def _fixed(values: Array, bits: int, cast: Broadcast) -> Array:
+    try:
+        return to_fixed(values, bits, limit_of(cast.clients, bits))
+    except InputError as error:
+        raise Diverged(cast.round, str(error), "rescale the ratings, or raise the penalties or beta") from None

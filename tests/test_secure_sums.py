@@ -1,0 +1,124 @@
+"""Secure aggregation in training: the same model as in plain, to within the fixed point, and cohorts that hide."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedmc.client import contribution
+from fedmc.engines.local import LocalEngine
+from fedmc.errors import Diverged, InputError
+from fedmc.messages import Broadcast
+from fedmc.partition import make_shards
+from fedmc.privacy.cohorts import cohort
+from fedmc.privacy.words import STEP_OF_SUMS, Counted, length_of, respond_in_words
+from fedmc.server import rounds
+from fedmc.settings import Settings
+from tests.conftest import planted
+
+NODES, HALF = 4, 2.0 ** -(STEP_OF_SUMS + 1)
+KINDS = {
+    "paper": Settings.preset("paper", rank=3, beta=0.5, active=3, min_cohort=3),
+    "exact": Settings.preset("fast", rank=3, update="exact", active=3, min_cohort=3),
+    "curvature": Settings.preset("fast", rank=3, active=3, min_cohort=3),
+    "no-biases": Settings.preset("fast", rank=3, active=4, min_cohort=3, biases=False, normalise="none"),
+}
+
+
+def engine_of(nodes=NODES):
+    return LocalEngine(make_shards(planted(), np.arange(40) % nodes, "float64"))
+
+
+def trained(settings, number):
+    engine, states = engine_of(), []
+    for round in islice(rounds(engine, settings, measure_every=number, on_state=states.append), number + 1):
+        last = round
+    return engine, states[-1], last
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_v_is_that_of_plain_within_the_fixed_point(kind):
+    settings = KINDS[kind].replace(active=NODES)  # all, so that both ask the same clients
+    _, plain, shown = trained(settings, 10)
+    _, hidden, hidden_shown = trained(settings.replace(privacy="secagg"), 10)
+    np.testing.assert_allclose(hidden.cast.V, plain.cast.V, atol=1e-6)
+    assert hidden_shown.diagnostics.train_rmse == pytest.approx(shown.diagnostics.train_rmse, abs=1e-6)
+    assert hidden.cast.V.tobytes() != plain.cast.V.tobytes()  # it did go through whole numbers
+
+
+@pytest.mark.parametrize("kind", ["exact", "curvature"])
+def test_the_sum_never_drifts(kind):
+    """After a thousand rounds S is still the sum of the clients' contributions, each rounded once."""
+    engine, last, _ = trained(KINDS[kind].replace(privacy="secagg"), 1000)
+    assert all(isinstance(state, Counted) for state in engine.states)
+    whole = sum(state.whole for state in engine.states)
+    assert (whole * 2.0**-STEP_OF_SUMS == last.state.S).all()
+    exact = sum(
+        contribution(shard, state.inner, last.cast) for shard, state in zip(engine.shards, engine.states, strict=True)
+    )
+    assert np.abs(last.state.S - exact).max() <= NODES * HALF
+
+
+def test_a_message_has_one_length_whatever_was_rated():
+    settings = KINDS["curvature"].replace(privacy="secagg")
+    engine = engine_of()
+    lengths = {}
+    for task in ("moments", "measure", "round"):
+        cast = Broadcast(task, 1, NODES, settings, np.full((engine.items, settings.width), 0.5))
+        sent = [respond_in_words(shard, None, cast)[1] for shard in engine.shards]
+        assert {words.dtype.name for words in sent} == {"int64"}
+        lengths[task] = {len(words) for words in sent}
+        assert lengths[task] == {length_of(cast, engine.items)}
+    assert lengths == {"moments": {3 + 15}, "measure": {10}, "round": {15 * 14 + 1}}
+
+
+def test_what_words_cannot_hold_is_refused():
+    settings = KINDS["curvature"].replace(privacy="secagg")
+    engine = engine_of()
+    engine.shards[0].by_user.data[:] = 1e9
+    with pytest.raises(Diverged, match=r"beyond what secure sums carry.*rescale the ratings"):
+        next(rounds(engine, settings))
+
+
+def test_what_secure_sums_do_not_go_with():
+    settings = KINDS["curvature"].replace(privacy="secagg")
+    with pytest.raises(InputError, match="4 clients are too few to hide among, min_cohort is 10"):
+        next(rounds(engine_of(), settings.replace(min_cohort=10)))
+    with pytest.raises(InputError, match="full diagnostics"):
+        next(rounds(engine_of(), settings, full=True))
+    with pytest.raises(InputError, match="goes with method='fedmc'"):
+        settings.replace(method="fedavg")
+    with pytest.raises(InputError, match="min_cohort must be at least 3"):
+        settings.replace(min_cohort=2)
+    with pytest.raises(InputError, match="unknown privacy 'none'"):
+        settings.replace(privacy="none")
+
+
+@given(st.data(), st.integers(3, 60), st.integers(3, 12))
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_cohorts_hide(data, clients, least):
+    """At least so many, newcomers none or as many, and in the end everybody is in."""
+    joined = set()
+    for number in range(1, 40):
+        drawn = data.draw(st.sets(st.integers(0, clients - 1), min_size=1), label=f"round {number}")
+        found = cohort(drawn, joined, clients, least, number)
+        assert not found or len(found) >= least
+        newcomers = set(found) - joined
+        assert not newcomers or len(newcomers) >= least
+        assert set(found) <= set(range(clients))
+        joined |= set(found)
+        assert clients - len(joined) >= least or len(joined) in (0, clients)
+
+
+def test_every_round_of_a_run_hides_its_clients():
+    """25 clients in shuffled passes of 10, which come as 9, 8 and 8."""
+    settings = KINDS["curvature"].replace(privacy="secagg", active=10, min_cohort=10)
+    engine = engine_of(25)
+    history = list(islice(rounds(engine, settings), 6))
+    assert all(len(round.participants) >= 10 for round in history[1:])
+    assert engine.joined == set(range(25))
