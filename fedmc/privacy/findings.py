@@ -1,0 +1,91 @@
+"""What an attack found, in words for those who have to judge it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+EACH = "each client's messages"
+MASKED = "one masked upload"
+
+HARDLY = 0.02  # an advantage up to here says hardly anything about a single client
+
+
+def sum_of(clients: int) -> str:
+    return f"the sum of {clients} clients"
+
+
+class Finding(NamedTuple):
+    """One line of the table. `attack` and `guess` are shares of what `measure` names; no guess: nothing to compare."""
+
+    what: str
+    sees: str
+    measure: str
+    attack: float
+    guess: float | None
+    meaning: str
+
+    @property
+    def advantage(self) -> float:
+        return self.attack - (self.guess or 0.0)
+
+    def record(self) -> dict[str, Any]:
+        return self._asdict() | {"advantage": self.advantage}
+
+
+def items(sees: str, attack: float, guess: float, clients: int) -> Finding:
+    """Which items were rated: AUC."""
+    return Finding("which items were rated", sees, "rated item told from unrated", attack, guess,
+                   _told(attack, guess, f"the users of a client rated (mean over {clients} clients)"))  # fmt: skip
+
+
+def newcomers(size: int, batch: bool, attack: float, guess: float, clients: int) -> Finding:
+    who = f"{size} newcomers together" if batch else f"one newcomer among {size - 1} clients that are long there"
+    return Finding("which items a newcomer rated", f"the sum of {who}", "rated item told from unrated", attack, guess,
+                   _told(attack, guess, f"a newcomer's users rated (mean over {clients} newcomers)"))  # fmt: skip
+
+
+def _told(attack: float, guess: float, whose: str) -> str:
+    odds = f"Of an item that was rated and one that was not, it picks the right one {_of_100(attack)}"
+    if attack >= 0.999:
+        return f"The server knows which items {whose}. {odds}; by popularity alone {_of_100(guess)}."
+    if attack - guess <= HARDLY:
+        verdict = "The server learns hardly more than popularity tells"
+        return f"{verdict} about which items {whose}: the right one {_of_100(attack)}, by popularity {_of_100(guess)}."
+    return f"The server learns something about which items {whose}. {odds}; by popularity alone {_of_100(guess)}."
+
+
+def ratings(sees: str, attack: float, guess: float | None, clients: int) -> Finding:
+    meaning = f"Of the ratings of {clients} clients with a single user, {_of_100(attack, 'in')} are read off exactly"
+    beside = "." if guess is None else f"; guessing what the item usually gets is right {_of_100(guess, 'in')}."
+    return Finding("the ratings themselves", sees, "ratings read off exactly", attack, guess, meaning + beside)
+
+
+def persons(sees: str, found: Any, clients: int) -> Finding:
+    """Items linked to one person. Popularity says nothing about who; the guess is nobody."""
+    share = found.separated / max(found.users, 1)
+    if not found.said:
+        meaning = f"None of the {found.users:,} users (in {clients} clients) stands apart from the others."
+    else:
+        meaning = (
+            f"{found.separated:,} of {found.users:,} users (in {clients} clients) stand apart, without a name: "
+            f"{found.right:,} of their {found.ratings:,} ratings are linked to one person each, "
+            f"{_of_100(found.right / found.said, 'in')} of the links are right."
+        )
+    return Finding("which items one person rated", sees, "users told apart", share, 0.0, meaning)
+
+
+def summary(mode: str, findings: list[Finding]) -> list[str]:
+    """What to make of it, in a few sentences."""
+    said = {
+        "plain": "Nothing is hidden in this mode: the server sees the message of every client.",
+        "secagg": "In this mode the server sees masked uploads and the sums of cohorts, never a client's own message.",
+    }.get(mode, "")
+    open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY]
+    if not open_to:
+        return [said, f"No attack tried here beats the guess by more than {HARDLY}. Others may exist."]
+    return [said, "The attacks beat guessing at: " + "; ".join(open_to) + "."]
+
+
+def _of_100(share: float, kind: str = "time") -> str:
+    number = f"{100 * share:.1f}".removesuffix(".0")
+    return f"{number} times in 100" if kind == "time" else f"{number} in 100"
