@@ -11,12 +11,17 @@ import stat
 import numpy as np
 import pytest
 
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import DataError, Diverged, InputError
 from fedmc.federation import checkpoint, wire
 from fedmc.federation.checkpoint import Checkpoint
 from fedmc.federation.engine import FederatedEngine, TooFewError
 from fedmc.federation.node import Node
+from fedmc.federation.seats import Identity
 from fedmc.federation.store import NOTHING, BusyError, Store
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
 from fedmc.messages import Rows, Sums
@@ -32,7 +37,16 @@ KINDS = {
     "paper": Settings.preset("paper", rank=3, beta=0.5, active=2),
     "exact": Settings.preset("fast", rank=3, update="exact", active=2),
     "curvature": Settings.preset("fast", rank=3, active=2),
+    "secagg": Settings.preset("fast", rank=3, active=3, privacy="secagg", min_cohort=3),
 }
+KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32) for k in range(NODES)]
+PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
+IDENTITIES = [Identity(k, key, PINNED, 3) for k, key in enumerate(KEYS)]
+
+
+def task_of(content):
+    words = from_bytes(content)[1]
+    return words.get("stage") or words["task"]
 
 
 class KilledError(Exception):
@@ -42,12 +56,14 @@ class KilledError(Exception):
 class World:
     """Nodes with stores on disk, a server with a checkpoint, and a killer that strikes at one of the boundaries."""
 
-    def __init__(self, folder, kill_at=None):
+    def __init__(self, folder, kill_at=None, quorum=1):
+        self.quorum = quorum
         ratings = planted()
         self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
         self.folder, self.kill_at, self.clock, self.killed = folder, kill_at, itertools.count(), None
         self.stores = {k: Store(folder / f"node-{k}") for k in range(NODES)}
         self.path = folder / "server.npz"
+        self.nodes = {k: self.node(k) for k in range(NODES)}
 
     def tick(self, where):
         if next(self.clock) == self.kill_at:
@@ -55,33 +71,34 @@ class World:
             raise KilledError(where)
 
     def node(self, client):
-        return Node(self.shards[client], CATALOGUE, self.stores[client])
+        return Node(self.shards[client], CATALOGUE, self.stores[client], identity=IDENTITIES[client])
 
     def revive(self, client):
         self.stores[client].close()
         self.stores[client] = Store(self.folder / f"node-{client}")
+        self.nodes[client] = self.node(client)
 
-    def exchange(self, requests, most_bytes, needed):
+    def exchange(self, contents, most_bytes, needed):
         """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
         answers = {}
-        for client, request in requests.items():
+        for client, content in contents.items():
+            what = task_of(content)
             while client not in answers:
-                sent = decode(*from_bytes(to_bytes(*encode(request))))
                 try:
-                    self.tick(f"node {client} before it computes {request.cast.task}")
-                    reply = self.node(client).answer(sent)
-                    self.tick(f"node {client} after it stored {request.cast.task}, before its reply leaves")
+                    self.tick(f"node {client} before it computes {what}")
+                    reply = self.nodes[client].answer_bytes(content)
+                    self.tick(f"node {client} after it stored {what}, before its reply leaves")
                 except KilledError:
                     self.revive(client)
                     continue
                 assert len(reply) <= most_bytes
                 answers[client] = reply
-            self.tick(f"the server after node {client} replied to {request.cast.task}")
+            self.tick(f"the server after node {client} replied to {what}")
         return answers
 
     def serve(self, settings, number):
         """One process of the server: from the checkpoint if there is one."""
-        engine = FederatedEngine(self, RUN, NODES, ITEMS, CATALOGUE, 1)
+        engine = FederatedEngine(self, RUN, NODES, ITEMS, CATALOGUE, self.quorum, pinned=PINNED)
         begun = None
         if self.path.exists():
             found = checkpoint.load(self.path)
@@ -121,6 +138,10 @@ def local(settings, number=ROUNDS):
     raise AssertionError
 
 
+def request_of(contents):
+    return decode(*from_bytes(next(iter(contents.values()))))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_as_the_simulation(kind, tmp_path):
     _, expected = local(KINDS[kind])
@@ -132,20 +153,29 @@ def test_the_same_bits_as_the_simulation(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("paper", marks=pytest.mark.slow), pytest.param("exact", marks=pytest.mark.slow), "curvature"]
+    "kind",
+    [
+        pytest.param("paper", marks=pytest.mark.slow),
+        pytest.param("exact", marks=pytest.mark.slow),
+        "curvature",
+        pytest.param("secagg", marks=pytest.mark.slow),
+    ],
 )
+@pytest.mark.timeout(900)
 def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
     """All the boundaries between the messages of a run, one after the other."""
     settings = KINDS[kind]
-    _, expected = local(settings)
-    calm = World(tmp_path / "calm")
-    calm.finish(settings)
+    # With secure aggregation who is lost in a session is left out of its sum, unless everybody must be in it.
+    quorum, number = (NODES, 2) if kind == "secagg" else (1, ROUNDS)
+    _, expected = local(settings, number)
+    calm = World(tmp_path / "calm", quorum=quorum)
+    calm.finish(settings, number)
     boundaries = next(calm.clock)
     assert boundaries > 50
     places = set()
     for kill_at in range(boundaries):
-        world = World(tmp_path / str(kill_at), kill_at)
-        found = world.finish(settings)
+        world = World(tmp_path / str(kill_at), kill_at, quorum)
+        found = world.finish(settings, number)
         assert world.killed is not None
         places.add(world.killed.split()[0])
         assert found.cast.V.tobytes() == expected.cast.V.tobytes(), world.killed
@@ -162,9 +192,9 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
     world, lost = World(tmp_path), {2: 3}  # in round 2 the reply of node 3 gets lost
 
     class Lossy:
-        def exchange(self, requests, most_bytes, needed):
-            answers = world.exchange(requests, most_bytes, needed)
-            number = next(iter(requests.values())).cast
+        def exchange(self, contents, most_bytes, needed):
+            answers = world.exchange(contents, most_bytes, needed)
+            number = request_of(contents).cast
             if number.task == "round" and number.round in lost:
                 del answers[lost[number.round]]
             return answers
@@ -189,7 +219,7 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
 
 def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
     class Silent:
-        def exchange(self, requests, most_bytes, needed):
+        def exchange(self, contents, most_bytes, needed):
             return {}
 
     engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
@@ -202,12 +232,12 @@ def test_asked_again_a_node_says_the_same_bytes(tmp_path):
     seen = []
 
     class Twice:
-        def exchange(self, requests, most_bytes, needed):
-            for client, request in requests.items():
-                first, again = (world.node(client).answer(request) for _ in range(2))
+        def exchange(self, contents, most_bytes, needed):
+            for client, content in contents.items():
+                first, again = (world.node(client).answer_bytes(content) for _ in range(2))
                 world.revive(client)
-                seen.append(first == again == world.node(client).answer(request))
-            return world.exchange(requests, most_bytes, needed)
+                seen.append(first == again == world.node(client).answer_bytes(content))
+            return world.exchange(contents, most_bytes, needed)
 
     engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
     list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
@@ -220,9 +250,9 @@ def request_for(world, client=0, **changes):
     caught = []
 
     class Catch:
-        def exchange(self, requests, most_bytes, needed):
-            caught.append(next(iter(requests.values())))
-            return world.exchange(requests, most_bytes, needed) if caught[-1].cast.task != "round" else {}
+        def exchange(self, contents, most_bytes, needed):
+            caught.append(request_of(contents))
+            return world.exchange(contents, most_bytes, needed) if caught[-1].cast.task != "round" else {}
 
     engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
     with pytest.raises(TooFewError):
@@ -362,9 +392,9 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     world = World(tmp_path)
 
     class Hostile:
-        def exchange(self, requests, most_bytes, needed):
-            answers = world.exchange(requests, most_bytes, needed)
-            if next(iter(requests.values())).cast.task == "round":
+        def exchange(self, contents, most_bytes, needed):
+            answers = world.exchange(contents, most_bytes, needed)
+            if request_of(contents).cast.task == "round":
                 honest = decode_reply(*from_bytes(answers[1]))
                 answers[1] = to_bytes(*encode_reply(make(honest)))
             return answers

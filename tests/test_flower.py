@@ -338,10 +338,9 @@ class FakeGrid:
 
 
 def ask(grid, monkeypatch, patience=5.0, needed=2):
-    monkeypatch.setattr(transport, "encode", lambda request: ({}, {}))
     monkeypatch.setattr(transport, "LOOK", 0.05)
     made = transport.FlowerTransport(grid, [11, 12], patience, poll=0.02)
-    return made.exchange({0: None, 1: None}, 100, needed)
+    return made.exchange({0: b"", 1: b""}, 100, needed)
 
 
 @pytest.mark.usefixtures("inside_of_a_run")

@@ -8,7 +8,7 @@ from fedmc import server
 from fedmc.errors import Diverged
 from fedmc.federation import checkpoint
 from fedmc.federation.running import RunFolder, RunPlan, conduct
-from tests.test_federation import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local
+from tests.test_federation import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local, request_of
 
 SETTINGS = KINDS["curvature"].replace(active=NODES)
 
@@ -44,11 +44,11 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     world = World(tmp_path)
     exchange = world.exchange
 
-    def stop_at_round_2(requests, *more):
-        if next(iter(requests.values())).cast.round == 2:
+    def stop_at_round_2(contents, *more):
+        if request_of(contents).cast.round == 2:
             folder.ask_to_stop()
         folder.check_stop()
-        return exchange(requests, *more)
+        return exchange(contents, *more)
 
     world.exchange = stop_at_round_2
     conduct(folder, world)
@@ -78,10 +78,10 @@ def test_a_start_that_was_never_measured_is_measured_on_resume(folder, tmp_path)
     world = World(tmp_path)
     exchange = world.exchange
 
-    def die_at_measure(requests, *more):
-        if next(iter(requests.values())).cast.task == "measure":
+    def die_at_measure(contents, *more):
+        if request_of(contents).cast.task == "measure":
             raise RuntimeError("killed")
-        return exchange(requests, *more)
+        return exchange(contents, *more)
 
     world.exchange = die_at_measure
     with pytest.raises(RuntimeError):

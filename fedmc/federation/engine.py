@@ -7,13 +7,24 @@ its state stays as it was, because the next request says what was counted. A rou
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedmc.errors import DataError, Diverged, FedmcError
-from fedmc.federation.wire import NEVER, OK, STATUS, Reply, Request, decode_reply, from_bytes
+from fedmc.federation.wire import (
+    NEVER,
+    OK,
+    STATUS,
+    Invitation,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+    from_bytes,
+    to_bytes,
+)  # fmt: skip
 from fedmc.messages import CHANGING, Broadcast, Sparse, Sums, add_up
 from fedmc.replies import largest, shapes
 
@@ -25,7 +36,7 @@ class TooFewError(FedmcError):
 
 
 class Transport(Protocol):
-    def exchange(self, requests: dict[int, Request], most_bytes: int, needed: int) -> dict[int, bytes]:
+    def exchange(self, contents: dict[int, bytes], most_bytes: int, needed: int) -> dict[int, bytes]:
         """Ask these nodes, `needed` of which must answer; the answers that came in time and are not too large."""
         ...
 
@@ -50,10 +61,12 @@ class FederatedEngine:
         catalogue: str,
         quorum: int,
         counted: dict[int, int] | None = None,
+        pinned: Mapping[int, Any] | None = None,
     ) -> None:
         self.transport, self.run, self.catalogue, self.quorum = transport, run, catalogue, quorum
         self._clients, self._items = clients, items
         self.counted: dict[int, int] = dict(counted or {})  # each node's last round that is in the server's sum
+        self.pinned = pinned or {}  # the nodes' public identities, for secure aggregation
         self.absent: list[Absent] = []
         self._before = dict(self.counted)
 
@@ -72,32 +85,57 @@ class FederatedEngine:
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered, and who they are."""
         asked = sorted(clients)
-        requests = {
-            client: Request(self.run, client, cast, self.counted.get(client, NEVER), self.catalogue) for client in asked
-        }
+        total = self._ask_in_hiding(cast, asked) if cast.settings.privacy == "secagg" else self._ask(cast, asked)
+        assert total.clients is not None
+        if cast.task in CHANGING:
+            self._before = dict(self.counted)
+            self.counted |= dict.fromkeys(total.clients, cast.round)
+        return total
+
+    def request(self, client: int, cast: Broadcast, invitation: Invitation | None = None) -> bytes:
+        counted = self.counted.get(client, NEVER)
+        asked = Request(self.run, client, cast, counted, self.catalogue, invitation=invitation)
+        return to_bytes(*encode(asked))
+
+    def _ask(self, cast: Broadcast, asked: list[int]) -> Sums:
+        contents = {client: self.request(client, cast) for client in asked}
         needed = len(asked) if cast.task == "start" else min(self.quorum, len(asked))
-        answers = self.transport.exchange(requests, largest(cast, self._items), needed)
+        answers = self.transport.exchange(contents, largest(cast, self._items), needed)
         counted: dict[int, Sums] = {}
         for client in asked:
             sums = self._read(client, cast, answers.get(client))
             if sums is not None:
                 counted[client] = sums
         if len(counted) < needed:
-            missing = "; ".join(f"node {one.client}: {one.why}" for one in self.absent[-(len(asked) - len(counted)) :])
+            missing = self.reasons(len(asked) - len(counted))
             raise TooFewError(
                 f"round {cast.round}: {len(counted)} of {len(asked)} nodes took part, {needed} must ({missing})"
             )
         total = add_up(counted[client] for client in sorted(counted))
-        if cast.task in CHANGING:
-            self._before = dict(self.counted)
-            self.counted |= dict.fromkeys(counted, cast.round)
         return Sums(total.parts, total.sent, tuple(sorted(counted)))
+
+    def _ask_in_hiding(self, cast: Broadcast, asked: list[int]) -> Sums:
+        """By secure aggregation; a session in which too many were lost is begun anew, with new keys."""
+        from fedmc.federation.collecting import SESSIONS, collect
+        from fedmc.privacy.secagg import AbortedError
+
+        why = ""
+        for _ in range(SESSIONS):
+            try:
+                return collect(self, cast, asked)
+            except AbortedError as error:
+                why = str(error)
+                log.warning("round %s, %s: %s", cast.round, cast.task, why)
+        raise TooFewError(f"round {cast.round}: {why} ({self.reasons(len(asked))})")
+
+    def reasons(self, last: int) -> str:
+        return "; ".join(f"node {one.client}: {one.why}" for one in self.absent[len(self.absent) - last :])
 
     def finish(self, cast: Broadcast, clients: Sequence[int]) -> tuple[int, ...]:
         """Give these nodes the last V; those that took it."""
         last = cast._replace(task="finish")
-        requests = {k: Request(self.run, k, last, self.counted.get(k, NEVER), self.catalogue) for k in clients}
-        answers = self.transport.exchange(requests, largest(last, self._items), 0)
+        contents = {client: self.request(client, last) for client in clients}
+        answers = self.transport.exchange(contents, largest(last, self._items), 0)
         return tuple(k for k in clients if self._read(k, last, answers.get(k)) is not None)
 
     def undo(self) -> None:
@@ -107,24 +145,24 @@ class FederatedEngine:
     def _read(self, client: int, cast: Broadcast, answer: bytes | None) -> Sums | None:
         """A node's sums, or None and a line in the log."""
         if answer is None:
-            self._leave_out(client, cast, "no answer in time")
+            self.leave_out(client, cast, "no answer in time")
             return None
         try:
             reply = decode_reply(*from_bytes(answer))
             if reply.status == "diverged":
                 raise Diverged(cast.round, f"node {client} has numbers that are not finite", "raise the penalties")
             if reply.status != OK:
-                self._leave_out(client, cast, STATUS.get(reply.status, "an unknown status"))
+                self.leave_out(client, cast, STATUS.get(reply.status, "an unknown status"))
                 return None
             check(reply, client, self.run, cast, self._items, client in self.counted)
         except Diverged:
             raise
         except Exception as error:  # whatever a stranger's bytes can bring about
-            self._leave_out(client, cast, f"refused: {error}")
+            self.leave_out(client, cast, f"refused: {error}")
             return None
         return reply.sums
 
-    def _leave_out(self, client: int, cast: Broadcast, why: str) -> None:
+    def leave_out(self, client: int, cast: Broadcast, why: str) -> None:
         self.absent.append(Absent(client, cast.round, why))
         log.warning("round %s, %s: node %s is left out: %s", cast.round, cast.task, client, why)
 

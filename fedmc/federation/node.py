@@ -6,6 +6,7 @@
                                            then the work is done, state and reply are written, and the reply leaves
     told that the run is over              the organisation's own model is written, of V and its own users
     asked for anything else                done from what is committed; nothing is written
+    invited to a session                   the same, but the answer is an advert, and what was asked for leaves masked
 
 Every error ends here, in the node's own log: the server gets a status word.
 """
@@ -15,13 +16,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from fedmc import __version__
 from fedmc.client import respond, users_at
-from fedmc.errors import DataError, Diverged
+from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.store import Entry, Store
 from fedmc.federation.wire import (
     NEVER,
@@ -37,15 +38,27 @@ from fedmc.federation.wire import (
 )
 from fedmc.messages import CHANGING, Broadcast, Sums
 from fedmc.partition import Shard
+from fedmc.privacy.words import difference, respond_in_words
+
+if TYPE_CHECKING:
+    from fedmc.federation.seats import Identity, Seat
 
 Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
 TASKS = ("moments", "scale", "start", "round", "measure", "finish")
+EVERYTHING = ("plain", "secagg")
+
+
+class _RefusedError(Exception):
+    """With the status word that the server gets."""
 
 
 class Node:
-    """`ratings` names the shard's content; `on_finish` hears of the last V, and of this node's users fitted to it."""
+    """`ratings` names the shard's content, `accepted` the kinds of privacy that the organisation agreed to.
+
+    `on_finish` hears of the last V, and of this node's users fitted to it.
+    """
 
     def __init__(
         self,
@@ -54,16 +67,23 @@ class Node:
         store: Store,
         ratings: str = "",
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
+        *,
+        identity: Identity | None = None,
+        accepted: tuple[str, ...] = EVERYTHING,
     ) -> None:
         self.shard, self.catalogue, self.store, self.ratings, self.on_finish = (
             shard, catalogue, store, ratings, on_finish,
         )  # fmt: skip
+        self.identity, self.accepted = identity, accepted
         self._said: tuple[tuple[str, int] | None, bytes] = None, b""
+        self._seat: Seat | None = None
 
     def answer_bytes(self, content: bytes) -> bytes:
         """As `answer`, of a request's bytes; bytes that are none get a status word."""
         try:
             arrays, words = from_bytes(content)
+            if "stage" in words:
+                return self._answer_stage(arrays, words)
             if words.get("version") != __version__:
                 log.warning("refused a message of version %s, this is %s", words.get("version"), __version__)
                 return to_bytes(*encode_reply(_nobody("wrong-version", words)))
@@ -75,32 +95,33 @@ class Node:
 
     def answer(self, request: Request) -> bytes:
         """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
+        try:
+            self._check(request)
+            return self._answer_plainly(request) if request.invitation is None else self._take_seat(request)
+        except _RefusedError as refused:
+            log.warning("refused round %s of run %s: %s", request.cast.round, request.run, refused)
+            return _bytes(request, str(refused))
+        except Diverged as error:
+            log.error("round %s of run %s: %s", request.cast.round, request.run, error)
+            return _bytes(request, "diverged")
+
+    # --- plain
+
+    def _answer_plainly(self, request: Request) -> bytes:
         cast = request.cast
-        status = self._refusal(request)
-        if status is not None:
-            log.warning("refused round %s of run %s: %s", cast.round, request.run, status)
-            return _bytes(request, status)
         pending = self.store.get(request.run, "pending")
         if cast.task in CHANGING and pending.round == cast.round and pending.key == request.key:
             assert pending.reply is not None
             return pending.reply
-        if self._stale(request, pending):
-            return _bytes(request, "wrong-round")
-        if self._said[0] == (request.key, request.counted):
+        if not self._stale(request, pending) and self._said[0] == (request.key, request.counted):
             return self._said[1]
-        committed = self._settle(request, pending)
-        if cast.task in CHANGING and committed.round >= cast.round:
-            return _bytes(request, "wrong-round")
+        committed = self._settled(request, pending)
         shard = self._numbered(request)
-        try:
-            if cast.task == "finish":
-                self.on_finish(request, users_at(shard, committed.state, cast))
-                state, sums = committed.state, Sums.of()
-            else:
-                state, sums = respond(shard, committed.state, cast)
-        except Diverged as error:
-            log.error("round %s of run %s: %s", cast.round, request.run, error)
-            return _bytes(request, "diverged")
+        if cast.task == "finish":
+            self.on_finish(request, users_at(shard, committed.state, cast))
+            state, sums = committed.state, Sums.of()
+        else:
+            state, sums = respond(shard, committed.state, cast)
         reply = _bytes(request, OK, sums)
         if cast.task in CHANGING:
             self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
@@ -108,24 +129,93 @@ class Node:
             self._said = (request.key, request.counted), reply  # asked twice, it is not worked out twice
         return reply
 
-    def _refusal(self, request: Request) -> str | None:
-        """Why a request is not even looked at, in a word."""
+    # --- secure aggregation
+
+    def _take_seat(self, request: Request) -> bytes:
+        """Do the work now, and answer with an advert: what follows is quick, and nobody waits for it."""
+        from fedmc.federation.seats import Seat
+
+        assert self.identity is not None
+        words, new = self._in_words(request)
+        run, question = request.run, request.question
+
+        def on_list(survivors: tuple[int, ...]) -> None:
+            before = self.store.revealed(run, question)
+            if before is not None and before != survivors:
+                raise DataError(f"the same words were in a sum of {before}: beside {survivors} they could be told")
+
+        def on_reveal(survivors: tuple[int, ...]) -> None:
+            self.store.reveal(run, question, survivors)
+
+        try:
+            self._seat = Seat(self.identity, request, words, new, on_list, on_reveal)
+        except FedmcError as error:
+            log.warning("round %s of run %s: %s", request.cast.round, run, error)
+            raise _RefusedError("not-hidden") from None
+        return self._seat.advert
+
+    def _in_words(self, request: Request) -> tuple[Array, bool]:
+        """What is asked for, as whole numbers, and whether it is this node's first contribution."""
+        cast = request.cast
+        pending = self.store.get(request.run, "pending")
+        if cast.task in CHANGING and pending.round == cast.round > request.counted and pending.key == request.key:
+            before: Any = self.store.get(request.run, "committed").state
+            now: Any = pending.state
+            return difference(now, before), before is None
+        before = self._settled(request, pending).state
+        state, words = respond_in_words(self._numbered(request), before, cast)
+        if cast.task in CHANGING:
+            self.store.hold(request.run, Entry(cast.round, state, request.key, b""))
+        return words, before is None and cast.task in CHANGING
+
+    def _answer_stage(self, arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
+        from fedmc.federation.stages import Stage, decode_stage, encode_stage
+
+        stage = decode_stage(arrays, words)
+        seat, status = self._seat, "no-session"
+        if seat is not None and (seat.token, seat.number) == (stage.token, stage.client):
+            try:
+                return seat.answer(stage)
+            except FedmcError as error:
+                log.warning("refused stage %s of a session: %s", stage.stage, error)
+                status = "not-hidden"
+        return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, status))
+
+    # --- what every request goes through
+
+    def _check(self, request: Request) -> None:
+        """Refuse what is not even looked at."""
         cast: Broadcast = request.cast
+        settings = cast.settings
         if request.version != __version__:
-            return "wrong-version"
-        n = self.shard.by_user.shape[1]
+            raise _RefusedError("wrong-version")
         if cast.V.ndim != 2:
-            return "wrong-settings"
-        if request.catalogue != self.catalogue or cast.V.shape[0] != n:
-            return "wrong-catalogue"
-        if cast.task not in TASKS or cast.V.shape[1] != cast.settings.width or not 0 <= request.client < cast.clients:
-            return "wrong-settings"
+            raise _RefusedError("wrong-settings")
+        if request.catalogue != self.catalogue or cast.V.shape[0] != self.shard.by_user.shape[1]:
+            raise _RefusedError("wrong-catalogue")
+        if cast.task not in TASKS or cast.V.shape[1] != settings.width or not 0 <= request.client < cast.clients:
+            raise _RefusedError("wrong-settings")
         if not re.fullmatch(RUN, request.run):  # it names a file here
-            return "wrong-settings"
-        ratings, settings = self.store.begun_with(request.run, self.ratings, hash_of(cast.settings))
-        if settings != hash_of(cast.settings):
-            return "wrong-settings"
-        return None if ratings == self.ratings else "changed-ratings"
+            raise _RefusedError("wrong-settings")
+        self._check_privacy(request)
+        ratings, began_with = self.store.begun_with(request.run, self.ratings, hash_of(settings))
+        if began_with != hash_of(settings):
+            raise _RefusedError("wrong-settings")
+        if ratings != self.ratings:
+            raise _RefusedError("changed-ratings")
+
+    def _check_privacy(self, request: Request) -> None:
+        """The kind of run is one that was agreed to, and what it hides is asked for in hiding."""
+        cast = request.cast
+        hidden = cast.settings.privacy == "secagg" and cast.task != "finish"
+        if cast.settings.privacy not in self.accepted or hidden != (request.invitation is not None):
+            raise _RefusedError("wrong-privacy")
+        if hidden and (self.identity is None or cast.full):
+            raise _RefusedError("wrong-member" if self.identity is None else "wrong-privacy")
+        if hidden and self.identity is not None:
+            clients = len(self.identity.pinned)
+            if (request.client, cast.clients) != (self.identity.number, clients):
+                raise _RefusedError("wrong-member")
 
     def _stale(self, request: Request, pending: Entry) -> bool:
         """Whether a request is older than what the server has said since: asked twice, the second came late."""
@@ -133,8 +223,10 @@ class Node:
         changing = request.cast.task in CHANGING and request.cast.round <= max(committed, pending.round - 1)
         return request.counted < committed or changing
 
-    def _settle(self, request: Request, pending: Entry) -> Entry:
+    def _settled(self, request: Request, pending: Entry) -> Entry:
         """What is committed, by the server's word on what it counted."""
+        if self._stale(request, pending):
+            raise _RefusedError("wrong-round")
         if pending.state is not None and request.counted >= pending.round:
             self.store.promote(request.run)
         elif pending.state is not None and request.cast.task in CHANGING:
@@ -145,6 +237,8 @@ class Node:
                 f"the server counted round {request.counted} of this node in run {request.run}, but its own state is "
                 f"of round {committed.round}: it was lost, or is another's. Restore it, or leave the run and join anew"
             )
+        if request.cast.task in CHANGING and committed.round >= request.cast.round:
+            raise _RefusedError("wrong-round")
         return committed
 
     def _numbered(self, request: Request) -> Shard:

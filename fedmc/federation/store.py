@@ -20,8 +20,10 @@ import numpy as np
 from fedmc.client import ClientState, Fitted, Tied, TiedRated
 from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
+from fedmc.privacy.words import Counted
 
 KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted}
+WHOLE = "whole numbers"  # beside the fields of the state inside
 FORMAT = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
@@ -29,6 +31,9 @@ CREATE TABLE IF NOT EXISTS states (
     run TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('committed', 'pending')),
     round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
     PRIMARY KEY (run, kind)
+);
+CREATE TABLE IF NOT EXISTS revealed (
+    run TEXT NOT NULL, question TEXT NOT NULL, survivors TEXT NOT NULL, PRIMARY KEY (run, question)
 );
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
 """
@@ -124,6 +129,19 @@ class Store:
         with self._transaction():
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
+    def revealed(self, run: str, question: str) -> tuple[int, ...] | None:
+        """Among whom the answer to a question was once in a sum that may have been seen."""
+        with self._errors():
+            row = self._database.execute(
+                "SELECT survivors FROM revealed WHERE run = ? AND question = ?", (run, question)
+            ).fetchone()
+        return None if row is None else tuple(int(member) for member in row[0].split())
+
+    def reveal(self, run: str, question: str, survivors: tuple[int, ...]) -> None:
+        with self._transaction():
+            listed = " ".join(map(str, survivors))
+            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?, ?)", (run, question, listed))
+
     def close(self) -> None:
         self._database.close()
         os.close(self._lock)
@@ -161,10 +179,15 @@ class Store:
 
 
 def _dump(state: Any) -> bytes:
-    arrays = {name: np.asarray(value) for name, value in state._asdict().items()}
-    return to_bytes(arrays, {"kind": type(state).__name__})
+    inner = state.inner if isinstance(state, Counted) else state
+    arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
+    if isinstance(state, Counted):
+        arrays[WHOLE] = state.whole
+    return to_bytes(arrays, {"kind": type(inner).__name__})
 
 
 def _load(content: bytes) -> Any:
     arrays, words = from_bytes(content)
-    return KINDS[words["kind"]](**arrays)
+    whole = arrays.pop(WHOLE, None)
+    inner = KINDS[words["kind"]](**arrays)
+    return inner if whole is None else Counted(inner, whole)

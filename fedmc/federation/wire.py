@@ -31,6 +31,10 @@ STATUS = {
     "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
     "wrong-settings": "the settings do not match their hash, or the node cannot run them",
     "wrong-round": "the round is behind one that the node has already committed",
+    "wrong-privacy": "the node's organisation did not agree to this kind of run: its config.toml says to which",
+    "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
+    "no-session": "the node was restarted within a session of secure aggregation",
+    "not-hidden": "the node would not be hidden by this session: its own log says why",
     "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
     "busy": "another process of this organisation is at work on the same state",
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
@@ -40,6 +44,14 @@ RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 NEVER = -1  # no round of this node was counted
 
 
+class Invitation(NamedTuple):
+    """To a session of secure aggregation: the answer is an advert, and what was asked for travels masked."""
+
+    token: str
+    cohort: tuple[int, ...]
+    threshold: int
+
+
 class Request(NamedTuple):
     run: str
     client: int  # the node's number
@@ -47,12 +59,21 @@ class Request(NamedTuple):
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
     version: str = __version__
+    invitation: Invitation | None = None
 
     @property
     def key(self) -> str:
-        """What makes two requests the same: asked again, a node answers the same bytes."""
+        """What makes two requests the same: asked again, a node does the same work."""
+        return self._hash(counted=None, invitation=None)
+
+    @property
+    def question(self) -> str:
+        """What makes two answers the same: the same work on the same state, whatever the round is called."""
+        return self._hash(round=None, invitation=None)
+
+    def _hash(self, **without: None) -> str:
         arrays, words = encode(self)
-        digest = hashlib.sha256(json.dumps(words | {"counted": None}, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(words | without, sort_keys=True).encode())
         for name in sorted(arrays):
             digest.update(name.encode() + arrays[name].tobytes())
         return digest.hexdigest()
@@ -92,6 +113,7 @@ def encode(request: Request) -> tuple[dict[str, Array], dict[str, Any]]:
         "version": request.version, "task": cast.task, "round": cast.round, "clients": cast.clients,
         "settings": cast.settings.to_dict(), "settings_hash": hash_of(cast.settings), "full": cast.full,
         "mean": float(cast.scaling.mean).hex(), "scale": float(cast.scaling.scale).hex(),
+        "invitation": request.invitation,
     }  # fmt: skip
     return arrays, words
 
@@ -110,10 +132,18 @@ def decode(arrays: dict[str, Array], words: dict[str, Any]) -> Request:
             arrays.get("memory"), bool(words["full"]),
         )  # fmt: skip
         return Request(
-            str(words["run"]), int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"]
-        )
+            str(words["run"]), int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"],
+            _invitation(words["invitation"]),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise DataError(f"not a request of this protocol: {error}") from None
+
+
+def _invitation(words: list[Any] | None) -> Invitation | None:
+    if words is None:
+        return None
+    token, cohort, threshold = words
+    return Invitation(str(token), tuple(int(member) for member in cohort), int(threshold))
 
 
 def encode_reply(reply: Reply) -> tuple[dict[str, Array], dict[str, Any]]:

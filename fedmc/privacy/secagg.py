@@ -63,9 +63,11 @@ class Advert(NamedTuple):
     seal_key: bytes
     mask_key: bytes
     signature: bytes
+    new: bool = False  # it adds all of its contribution, not a change
 
     def content(self, session: Session) -> bytes:
-        return b"advert" + session.label + _number(self.member) + self.seal_key + self.mask_key
+        about = session.label + _number(self.member) + _number(int(self.new))
+        return b"advert" + about + self.seal_key + self.mask_key
 
 
 class Revealed(NamedTuple):
@@ -84,6 +86,7 @@ class Member:
         pinned: Mapping[int, Ed25519PublicKey],
         session: Session,
         min_cohort: int,
+        new: bool = False,
     ) -> None:
         cohort = session.cohort
         if len(set(cohort)) != len(cohort) or number not in cohort or any(peer not in pinned for peer in cohort):
@@ -93,11 +96,12 @@ class Member:
         if not threshold_of(len(cohort)) <= session.threshold <= len(cohort):
             raise DataError(f"a threshold of {session.threshold} of {len(cohort)} is not safe")
         self.number, self.identity, self.pinned, self.session = number, identity, pinned, session
+        self._least_newcomers = threshold_of(min_cohort) if new else 0
         self._stage = 0
         self._seal_private, seal_public = p.new_pair()
         self._mask_private, mask_public = p.new_pair()
         self._b = secrets.token_bytes(p.SECRET)
-        advert = Advert(number, seal_public, mask_public, b"")
+        advert = Advert(number, seal_public, mask_public, b"", new)
         self._advert = advert._replace(signature=p.sign(identity, advert.content(session)))
         self._peers: dict[int, Advert] = {}
         self._held: dict[int, tuple[bytes, bytes]] = {}  # of each member: a share of b, a share of its mask key
@@ -132,6 +136,7 @@ class Member:
             raise DataError("two members advertise the same key")
         for advert in adverts:
             p.check(self.pinned[advert.member], advert.signature, advert.content(session))
+        self._hidden_among(adverts)
         self._peers = peers
         holders = sorted(peers)
         of_b = p.share(self._b, holders, session.threshold)
@@ -169,6 +174,7 @@ class Member:
             raise DataError("the list of survivors names a member twice, a stranger, or not this one")
         if len(listed) < self.session.threshold:
             raise AbortedError(f"{len(listed)} members are left, {self.session.threshold} must be")
+        self._hidden_among([self._peers[peer] for peer in listed])
         self._survivors = listed
         return p.sign(self.identity, _confirmed(self.session, listed))
 
@@ -184,6 +190,12 @@ class Member:
         of_lost = {peer: share[1] for peer, share in self._held.items() if peer not in left}
         self._held.clear()
         return Revealed(self.number, of_survivors, of_lost)
+
+    def _hidden_among(self, adverts: list[Advert]) -> None:
+        """A newcomer adds far more than others, and hides among newcomers only."""
+        newcomers = sum(advert.new for advert in adverts)
+        if newcomers < self._least_newcomers:
+            raise AbortedError(f"{newcomers} newcomers are too few to hide among: {self._least_newcomers} must be")
 
     def _seal_key(self, sender: int, receiver: int) -> bytes:
         peer = receiver if sender == self.number else sender
@@ -205,39 +217,57 @@ class Collector:
     def take_adverts(self, adverts: Mapping[int, Advert]) -> list[Advert]:
         """The list that everybody gets."""
         for member, advert in adverts.items():
-            if advert.member != member or member not in self.session.cohort:
-                raise DataError(f"an advert of {advert.member} came from {member}")
-            p.check(self.pinned[member], advert.signature, advert.content(self.session))
+            self.check_advert(member, advert)
         self.adverts = dict(sorted(self._enough(adverts, "advertised").items()))
         return list(self.adverts.values())
+
+    def check_advert(self, member: int, advert: Advert) -> None:
+        if advert.member != member or member not in self.session.cohort:
+            raise DataError(f"an advert of {advert.member} came from {member}")
+        p.check(self.pinned[member], advert.signature, advert.content(self.session))
 
     def take_sealed(self, sealed: Mapping[int, dict[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """By receiver, what each sender sealed for it."""
         for member, shares in sealed.items():
-            if member not in self.adverts or set(shares) != set(self.adverts) - {member}:
-                raise DataError(f"member {member} did not share with everybody who advertised")
+            self.check_sealed(member, shares)
         self.sealed = dict(self._enough(sealed, "shared"))
         return {
             receiver: {sender: shares[receiver] for sender, shares in self.sealed.items() if sender != receiver}
             for receiver in self.sealed
         }
 
+    def check_sealed(self, member: int, shares: Mapping[int, bytes]) -> None:
+        if member not in self.adverts or set(shares) != set(self.adverts) - {member}:
+            raise DataError(f"member {member} did not share with everybody who advertised")
+
     def take_hidden(self, hidden: Mapping[int, Array]) -> tuple[int, ...]:
         """The survivors."""
         for member, words in hidden.items():
-            if member not in self.sealed:
-                raise DataError(f"words of {member}, who did not share")
-            if words.shape != (self.session.length,) or words.dtype != self.session.dtype:
-                raise DataError(f"words of {member} have shape {words.shape} and type {words.dtype}")
+            self.check_hidden(member, words)
         self.hidden = dict(self._enough(hidden, "sent words"))
         return tuple(sorted(self.hidden))
 
+    def check_hidden(self, member: int, words: Array) -> None:
+        if member not in self.sealed:
+            raise DataError(f"words of {member}, who did not share")
+        if words.shape != (self.session.length,) or words.dtype != self.session.dtype:
+            raise DataError(f"words of {member} have shape {words.shape} and type {words.dtype}")
+
     def take_signatures(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         for member, signature in signatures.items():
-            if member not in self.hidden:
-                raise DataError(f"a confirmation of {member}, who sent no words")
-            p.check(self.pinned[member], signature, _confirmed(self.session, tuple(sorted(self.hidden))))
+            self.check_signature(member, signature)
         return dict(self._enough(signatures, "confirmed"))
+
+    def check_signature(self, member: int, signature: bytes) -> None:
+        if member not in self.hidden:
+            raise DataError(f"a confirmation of {member}, who sent no words")
+        p.check(self.pinned[member], signature, _confirmed(self.session, tuple(sorted(self.hidden))))
+
+    def check_revealed(self, member: int, revealed: Revealed) -> None:
+        survivors = set(self.hidden)
+        lost = set(self.sealed) - survivors
+        if member not in survivors or revealed.of_survivors.keys() != survivors or revealed.of_lost.keys() != lost:
+            raise DataError(f"member {member} did not reveal what it should, and no more")
 
     def unmask(self, revealed: Mapping[int, Revealed]) -> Array:
         """The sum of the survivors' words."""
@@ -251,9 +281,7 @@ class Collector:
             private = self._secret(revealed, member, False)
             if p.public_of(private) != self.adverts[member].mask_key:
                 raise DataError(f"the shares of {member}'s key do not give its key")
-            for (
-                peer
-            ) in survivors:  # what the survivors added for the pair is the opposite of what the lost one would have
+            for peer in survivors:  # each added the opposite of what the lost one would have
                 total = add_pair(total, private, member, peer, self.adverts[peer].mask_key, session)
         return total
 

@@ -14,7 +14,6 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmc.engines.flower.records import pack, unpack
-from fedmc.federation.wire import Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
 
@@ -37,9 +36,8 @@ class FlowerTransport:
     ) -> None:
         self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look
 
-    def exchange(self, requests: dict[int, Request], most_bytes: int, needed: int) -> dict[int, bytes]:
+    def exchange(self, contents: dict[int, bytes], most_bytes: int, needed: int) -> dict[int, bytes]:
         """The answers that came in time. Who is not there is waited for only while fewer than `needed` answered."""
-        contents = {client: to_bytes(*encode(request)) for client, request in requests.items()}
         asked: dict[str, int] = {}  # messages under way, and whom they went to
         due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when each is to be asked (again)
         tries: dict[int, int] = dict.fromkeys(contents, 0)
