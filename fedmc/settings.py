@@ -29,6 +29,7 @@ FAST: dict[str, Any] = dict(
     extrapolation=0.5, entry_penalty=0.3,
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
+PRIVACY = ("plain", "secagg")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "normalise": ("none", "mean", "standard"),
     "start": ("uniform", "normal"),
     "entry": ("all", "first-turn"),
-    "privacy": ("plain", "secagg"),
+    "privacy": PRIVACY,
 }
 
 

@@ -25,7 +25,7 @@ SCRIPTS = Path(sys.executable).parent
 class Loopback:
     def __init__(self, folder: Path, ratings=None) -> None:
         self.folder, self.processes = folder / "federation", {}
-        set_up(self.folder, planted() if ratings is None else ratings)
+        set_up(self.folder, planted() if ratings is None else ratings, ("plain", "secagg"))
         self.server = load_server(self.folder / "server")
 
     # --- processes
@@ -103,8 +103,8 @@ class Loopback:
     def fedmc(self, *words, timeout: float = 150) -> subprocess.CompletedProcess:
         return subprocess.run([*FEDMC, *map(str, words)], capture_output=True, text=True, timeout=timeout)
 
-    def train(self, run: str, rounds: int, *options) -> subprocess.CompletedProcess:
-        words = "--rank", 3, "--rounds", rounds, "--run", run, *options
+    def train(self, run: str, rounds: int, *options, privacy: str = "plain") -> subprocess.CompletedProcess:
+        words = "--rank", 3, "--rounds", rounds, "--run", run, "--privacy", privacy, *options
         return self.fedmc("federation", "train", self.folder / "server", *words)
 
     def resume(self, run: str) -> subprocess.CompletedProcess:

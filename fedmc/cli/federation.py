@@ -38,13 +38,17 @@ def init(
     control_port: Annotated[int, Option(help="Of Flower itself, on loopback only.")] = 8001,
     catalogue: Annotated[Path | None, Option(help="The agreed items; may be put into the folders later.")] = None,
     days: Annotated[int, Option(help="How long the certificates hold.")] = 365,
+    accept: Annotated[
+        str | None,
+        Option(help="Kinds of privacy that nodes take part in: secagg, plain or both, with commas; secagg from 3 on."),
+    ] = None,
 ) -> None:
     """Make certificates, node keys and configurations: a folder for the server and one to hand to each organisation."""
     from fedmc.federation import layout
 
     layout.init(
         folder, organisations.split(","), host, port=port, bind=bind, control_port=control_port, days=days,
-        items=catalogue,
+        items=catalogue, accept=None if accept is None else [one.strip() for one in accept.split(",")],
     )  # fmt: skip
     names = layout.check_names(organisations.split(","))
     typer.echo(f"{folder / 'server'}: for the server's machine; `fedmc server start` there")
@@ -88,7 +92,9 @@ def train(
     quorum: Annotated[int | None, Option(help="So many must take part in a round; all if not given.")] = None,
     patience: Annotated[float, Option(help="Seconds that a round waits for those who are late.")] = 300,
     measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
-    dtype: Annotated[str, Option(help="float32 or float64; float32 sends half as much.")] = "float64",
+    privacy: Annotated[str, Option(help="secagg: the server sees sums only; plain: every message.")] = "secagg",
+    min_cohort: Annotated[int | None, Option(help="With secagg: the fewest to hide among; 10, or all.")] = None,
+    dtype: Annotated[str, Option(help="float32 or float64; float32 sends half as much, in plain.")] = "float64",
     seed: Annotated[int, Option(help="Same seed, same ratings: same bits, as in the simulation.")] = 0,
     run: Annotated[str | None, Option(help="A name for the run; the time if not given.")] = None,
     detach: Annotated[bool, Option("--detach", help="Do not wait for the end.")] = False,
@@ -97,16 +103,22 @@ def train(
     """Train over all organisations and show who is online, late or lost. The run goes on if you leave."""
     from fedmc.engines.flower import link
     from fedmc.errors import require
-    from fedmc.federation.layout import load_server
+    from fedmc.federation import identities
+    from fedmc.federation.layout import least_of, load_server
     from fedmc.federation.running import RunFolder, RunPlan
     from fedmc.federation.wire import RUN, portable
+    from fedmc.privacy.claims import claim
     from fedmc.settings import Settings
 
     config = load_server(server)
     p = len(config.organisations)
+    hidden = privacy != "plain"
+    require(p >= 3 or not hidden, f"{p} organisations cannot hide among each other: --privacy plain, if all accept it")
+    least = least_of(config.organisations) if min_cohort is None else min_cohort
+    require(least <= max(p, 3), f"--min-cohort must be at most {p}, the number of organisations, got {least}")
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        penalty_items=penalty_items, dtype=dtype, seed=seed,
+        penalty_items=penalty_items, dtype=dtype, seed=seed, privacy=privacy, min_cohort=least,
     )  # fmt: skip
     require(not settings.undecided, "--penalty-users auto needs a simulation: `fedmc tune` on ratings of your own")
     portable(settings)
@@ -131,8 +143,10 @@ def train(
     plan = RunPlan(
         f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
         len(catalogue), rounds, measure_every, patience, enough,
+        tuple(public for _, public in identities.load(config.path(identities.LIST))) if hidden else (),
     )  # fmt: skip
     folder.write_plan(plan)
+    typer.echo(claim(settings), err=True)
     _begin(config, folder, detach, as_json)
 
 

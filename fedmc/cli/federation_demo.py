@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,10 +40,11 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
         stack.enter_context(running(folder, "server", "start", "server", "ready"))
         for name in NAMES:
             stack.enter_context(running(folder, "node", "start", name, "online"))
-        say(f"all are online, with TLS and keys; training {rounds} rounds")
+        say(f"all are online, with TLS and keys; training {rounds} rounds by secure aggregation")
         federation.train(
             server.folder, rank=RANK, rounds=rounds, run="demo", preset="fast", update=None, penalty_users=None,
             penalty_items=None, active=None, quorum=None, patience=120, measure_every=1, dtype="float64", seed=0,
+            privacy="secagg", min_cohort=None,
             detach=False, as_json=False,
         )  # fmt: skip
         found = federation.find_run(server, "demo")
@@ -65,7 +66,7 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
             raise FedmcError("the federation's item factors are not the simulation's")
 
 
-def set_up(folder: Path, source: Any = None) -> None:
+def set_up(folder: Path, source: Any = None, accept: Sequence[str] = ("secagg",)) -> None:
     """Three tables of ratings, an agreed catalogue, and the folders of a federation on loopback."""
     from fedmc import datasets
     from fedmc.catalogue import Catalogue
@@ -75,7 +76,7 @@ def set_up(folder: Path, source: Any = None) -> None:
     from fedmc.readers.writing import write_table
 
     ratings = datasets.demo() if source is None else source
-    layout.init(folder, NAMES, "127.0.0.1", port=free_port(), bind="127.0.0.1", control_port=free_port())
+    layout.init(folder, NAMES, "127.0.0.1", port=free_port(), bind="127.0.0.1", control_port=free_port(), accept=accept)
     for name in ("server", *NAMES):
         Catalogue.of(ratings.items).save(folder / name / "catalogue.json")
     owner = assign_users(len(ratings.users), len(NAMES), 0)

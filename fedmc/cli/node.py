@@ -63,6 +63,32 @@ def start(
         serve(answer, place, poll=poll, on_online=lambda: logging.getLogger("fedmc.node").info("online"))
 
 
+@node.command("identity")
+def identity(
+    folder: Folder = Path(),
+    renew: Annotated[bool, typer.Option("--renew", help="Make a new key, which nobody else has ever had.")] = False,
+    pin: Annotated[list[str] | None, typer.Option(help="NAME=KEY: another organisation's, as it told you.")] = None,
+) -> None:
+    """Show whose keys secure aggregation trusts here; make this organisation's own anew, or take in another's.
+
+    Read the keys to each other over a channel that the server does not run. The same list belongs into every folder.
+    """
+    from fedmc.errors import require
+    from fedmc.federation import identities
+    from fedmc.federation.layout import load_node
+
+    config = load_node(folder)
+    listed = config.path(identities.LIST)
+    if renew:
+        identities.pin(listed, config.organisation, identities.make(folder))
+    for one in pin or []:
+        name, sign, public = one.partition("=")
+        require(sign == "=", f"--pin takes NAME=KEY, got {one!r}")
+        identities.pin(listed, name, public)
+    for name, public in identities.load(listed):
+        typer.echo(f"{name}={public}{'   (this organisation)' if name == config.organisation else ''}")
+
+
 @node.command("recommend")
 def recommend(
     folder: Folder,

@@ -30,6 +30,8 @@ def train(
     update: Annotated[str | None, Option(help="linearised, exact or curvature.")] = None,
     sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
     normalise: Annotated[str | None, Option(help="none, mean or standard.")] = None,
+    privacy: Annotated[str, Option(help="What the server would see: plain (messages) or secagg (sums).")] = "plain",
+    min_cohort: Annotated[int, Option(help="With secagg: the fewest to hide among.")] = 10,
     dtype: Annotated[str, Option(help="float32 or float64.")] = "float64",
     test: Annotated[str, Option(help="Held out to test on: a share, last:K, leave:K or date:YYYY-MM-DD.")] = "0.2",
     validation: Annotated[str, Option(help="Held out of the rest, for --patience.")] = "0",
@@ -59,6 +61,7 @@ def train(
     from fedmc.cli.runs import RunFolder, to_json
     from fedmc.errors import InputError, require
     from fedmc.preparing import Plan, federation_of
+    from fedmc.privacy.claims import claim
     from fedmc.readers.databases import without_password
     from fedmc.settings import Settings
     from fedmc.stopping import Stop
@@ -83,7 +86,7 @@ def train(
     settings = Settings.preset(
         preset, rank=rank, active=active, method=method, beta=_number(beta), loss=loss, penalty_users=penalty_users,
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
-        dtype=dtype, seed=seed,
+        dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort,
     )  # fmt: skip
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
@@ -100,6 +103,7 @@ def train(
         typer.echo(word, err=True)
 
     said = {"source": without_password(source), "clients": p, "rounds": rounds, "partition": partition}
+    typer.echo(claim(settings), err=True)
     with folder.staged() as staged, Interrupt() as interrupt:
         staged.write_settings(settings.to_dict() | said | {"test": test, "validation": validation})
         if settings.undecided:

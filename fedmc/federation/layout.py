@@ -19,8 +19,9 @@ from typing import Any
 
 from fedmc import __version__, catalogue
 from fedmc.catalogue import Catalogue
-from fedmc.errors import DataError, InputError, require
-from fedmc.federation import keys
+from fedmc.errors import DataError, InputError, require, unknown
+from fedmc.federation import identities, keys
+from fedmc.settings import PRIVACY
 
 RESERVED = ("server", "authority")
 AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
@@ -58,6 +59,8 @@ class NodeConfig:
     unknown_items: Any = "refuse"
     test: str | None = None
     seed: int = 0
+    accept: tuple[str, ...] = ("secagg",)  # kinds of privacy that the organisation agreed to
+    min_cohort: int = 10  # the fewest that it wants to be hidden among
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -76,9 +79,14 @@ def init(
     control_port: int = 8001,
     days: int = 365,
     items: Path | None = None,
+    accept: Sequence[str] | None = None,
 ) -> None:
-    """Make all folders; the catalogue of items goes into each if there is one already."""
+    """Make all folders; the catalogue of items goes into each if there is one already.
+
+    Nodes take part in runs of the kinds of privacy that they `accept`: secure aggregation, where there are enough.
+    """
     names = check_names(organisations)
+    agreed = check_accepted(accept if accept is not None else ["secagg"] if len(names) >= 3 else ["plain"])
     keys.check_host(host)
     for number in (port, control_port):
         require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
@@ -97,7 +105,11 @@ def init(
         private, public = keys.make_node_keys()
         keys.write_private(folder / name / "node.key", private)
         (folder / "server" / "nodes" / f"{name}.pub").write_bytes(public + b"\n")
-        _write_node(folder / name, f"{_bracketed(host)}:{port}", said | {"organisation": name})
+        more = {"organisation": name, "accept": ", ".join(f'"{one}"' for one in agreed)}
+        _write_node(folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(least_of(names))})
+    listed = [(name, identities.make(folder / name)) for name in names]
+    for name in ("server", *names):
+        identities.save(folder / name / identities.LIST, listed)
     for place in (folder / "authority", *(folder / name for name in names)):
         (place / "ca.crt").write_bytes(keys.pem(authority.certificate))
     if known is not None:
@@ -126,6 +138,19 @@ def check_names(organisations: Sequence[str]) -> list[str]:
     return names
 
 
+def least_of(organisations: Sequence[str]) -> int:
+    """How many an organisation wants to be hidden among: ten, or all where they are fewer."""
+    return max(3, min(10, len(organisations)))
+
+
+def check_accepted(accept: Sequence[str]) -> list[str]:
+    for one in accept:
+        if one not in PRIVACY:
+            raise unknown("kind of privacy", one, PRIVACY)
+    require(bool(accept), f"say which kinds of privacy to accept: some of {', '.join(PRIVACY)}")
+    return list(accept)
+
+
 def load_server(folder: Path) -> ServerConfig:
     found = _read(folder, "server")
     try:
@@ -146,6 +171,8 @@ def load_node(folder: Path) -> NodeConfig:
         config = NodeConfig(folder, **found, **ratings)
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
+    check_accepted(config.accept)
+    require(config.min_cohort >= 3, f"min_cohort must be at least 3, got {config.min_cohort}", DataError)
     require(
         bool(config.source),
         f"{folder / 'config.toml'}: say where the ratings are, under [ratings] source = ...",
@@ -186,7 +213,7 @@ def _write_server(
 
 
 def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
-    keys.write_private(folder / "config.toml", NODE.format(organisation=said["organisation"], server=server).encode())
+    keys.write_private(folder / "config.toml", NODE.format(server=server, **said).encode())
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
     _fill("Containerfile", folder / "Containerfile", said)
@@ -194,6 +221,8 @@ def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
 
 NODE = """organisation = "{organisation}"
 server = "{server}"
+accept = [{accept}]  # kinds of runs to take part in: secagg (the server sees sums only), plain (it sees your messages)
+min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
 
 [ratings]
 # A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from fedmc.federation.wire import (
 from fedmc.messages import CHANGING, Broadcast, Sums
 from fedmc.partition import Shard
 from fedmc.privacy.words import difference, respond_in_words
+from fedmc.settings import PRIVACY
 
 if TYPE_CHECKING:
     from fedmc.federation.seats import Identity, Seat
@@ -47,7 +48,6 @@ Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
 TASKS = ("moments", "scale", "start", "round", "measure", "finish")
-EVERYTHING = ("plain", "secagg")
 
 
 class _RefusedError(Exception):
@@ -69,7 +69,7 @@ class Node:
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
         *,
         identity: Identity | None = None,
-        accepted: tuple[str, ...] = EVERYTHING,
+        accepted: Sequence[str] = PRIVACY,
     ) -> None:
         self.shard, self.catalogue, self.store, self.ratings, self.on_finish = (
             shard, catalogue, store, ratings, on_finish,

@@ -12,8 +12,10 @@ from scipy import sparse
 
 from fedmc.errors import DataError, require
 from fedmc.federation import keys
+from fedmc.federation.identities import identity_of
 from fedmc.federation.layout import NodeConfig
 from fedmc.federation.node import Node
+from fedmc.federation.seats import Identity
 from fedmc.federation.store import Store
 from fedmc.federation.wire import Request
 from fedmc.model import Model
@@ -31,11 +33,14 @@ class Opened(NamedTuple):
     ratings: str
     keys: Any
     report: str | None
+    identity: Identity | None
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
+    hidden = "secagg" in config.accept
+    identity = identity_of(config.folder, config.organisation, config.min_cohort) if hidden else None
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = Path(config.source), None
@@ -55,7 +60,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         DataError,
     )
     name = hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
-    return Opened(prepared, name, pair, report)
+    return Opened(prepared, name, pair, report, identity)
 
 
 def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
@@ -84,4 +89,7 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
             model.save(path)
             os.chmod(path, 0o600)
 
-    return Node(shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish)
+    return Node(
+        shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
+        identity=opened.identity, accepted=config.accept,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ class RunPlan(NamedTuple):
     measure_every: int
     patience: float  # seconds that a round waits for those who are late
     quorum: int
+    identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
 
 
 class RunFolder:
@@ -151,11 +152,18 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
             raise
 
 
+def _pinned(publics: Sequence[str]) -> dict[int, Any]:
+    from fedmc.federation.identities import pinned
+
+    return dict(pinned(publics))
+
+
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     """The organisations that have the model in the end."""
     saved, begun = folder.path / "server.npz", None
     everyone = range(len(plan.organisations))
-    engine = FederatedEngine(transport, plan.run, len(everyone), plan.items, plan.catalogue, plan.quorum)
+    known = _pinned(plan.identities) if plan.identities else None
+    engine = FederatedEngine(transport, plan.run, len(everyone), plan.items, plan.catalogue, plan.quorum, pinned=known)
     if saved.exists():
         found = checkpoint.load(saved)
         engine.counted = dict(found.counted)

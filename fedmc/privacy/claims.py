@@ -1,0 +1,17 @@
+"""What a run may claim, in a sentence that is said before it begins."""
+
+from __future__ import annotations
+
+from fedmc.settings import Settings
+
+
+def claim(settings: Settings) -> str:
+    if settings.privacy == "secagg":
+        return (
+            f"privacy secagg: the server sees sums over cohorts of at least {settings.min_cohort} clients and no "
+            "client's own message. What the sums and the model say of all of them together is not hidden"
+        )
+    return (
+        "privacy plain: ratings and user factors stay at home, but the server sees each client's message, and can tell "
+        "from it what was rated. Nothing is claimed"
+    )
