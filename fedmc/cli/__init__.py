@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedmc.cli import compare, data, demo, federation, node, server, train, tune, use
+from fedmc.cli import audit, compare, data, demo, federation, node, server, train, tune, use
 from fedmc.errors import FedmcError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
+app.command("audit")(audit.audit)
 app.command("compare")(compare.compare)
 app.command("reproduce")(compare.reproduce)
 app.command("report")(compare.report)

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import nnls
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
 from scipy.stats import rankdata
 
 from fedmc.penalties import coefficients
@@ -25,6 +28,7 @@ from fedmc.privacy.traces import Pulls, Seen, evidence, grams, pulls
 Array = NDArray[Any]
 
 SAME = 1e-6  # vectors that differ by less (of norm about 1) are of the same person
+CLEAR = 100  # times the rounding of a message, from which on a row has a direction
 CROWD = 8  # raters of an item, up to which their number is worth untangling
 
 
@@ -117,10 +121,12 @@ def persons(seen: Sequence[Seen]) -> list[Array]:
 
 def _by_direction(rows: Array) -> list[Array]:
     """An item with one rater pulls along that person's factors: items that pull along the same line are linked."""
-    items = np.flatnonzero(stands_out(np.linalg.norm(rows, axis=1)))
-    lines = rows[items] / np.linalg.norm(rows[items], axis=1, keepdims=True)
+    sizes = np.linalg.norm(rows, axis=1)
+    _, noise = _widest_gap(sizes)
+    items = np.flatnonzero(sizes > CLEAR * noise)
+    lines = rows[items] / sizes[items, None]
     lines *= np.sign(lines[:, :1])
-    return [items[group] for group in _same(lines) if len(group) > 1]
+    return [items[group] for group in _same(lines, np.maximum(2 * noise / sizes[items], SAME)) if len(group) > 1]
 
 
 def _by_factors(G: Array, b: Array) -> list[Array]:
@@ -175,14 +181,17 @@ def _root(G: Array) -> Array:
     return z if z[-1] >= 0 else -z
 
 
-def _same(points: Array) -> list[Array]:
-    """Groups of points that are the same but for rounding."""
+def _same(points: Array, blur: Any = SAME) -> list[Array]:
+    """Groups of points that are the same but for how blurred each of them is."""
     if len(points) == 0:
         return []
-    shadow = points @ np.random.default_rng(0).normal(size=points.shape[1])
-    order = np.argsort(shadow)
-    apart = np.abs(np.diff(points[order], axis=0)).max(axis=1) > SAME
-    return np.split(order, np.flatnonzero(apart) + 1)
+    blur = np.broadcast_to(blur, len(points))
+    first, second = KDTree(points).query_pairs(2 * float(blur.max()), output_type="ndarray").T
+    near = np.linalg.norm(points[first] - points[second], axis=1) <= blur[first] + blur[second]
+    links = sparse.coo_array((np.ones(near.sum()), (first[near], second[near])), shape=(len(points), len(points)))
+    _, label = connected_components(links, directed=False)
+    order = np.argsort(label, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
 
 
 def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array) -> dict[str, Array]:
@@ -195,7 +204,9 @@ def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array)
     if len(present) > 1:
         scores["all its sums"] = np.mean(present, axis=0)
     if absent:
-        scores["its sums against the others"] = np.mean(present, axis=0) - np.mean(absent, axis=0)
+        usual = np.mean(absent, axis=0)
+        scores["its sums less the others"] = np.mean(present, axis=0) - usual
+        scores["its sums over the others"] = np.mean(present, axis=0) / (usual + 1e-3 * usual.max() + 1e-300)
     blended = {f"{name}, and popularity": rankdata(score) + 3 * rankdata(popularity) for name, score in scores.items()}
     return scores | blended
 

@@ -31,6 +31,7 @@ from fedmc.settings import Settings
 Array = NDArray[Any]
 
 MEMBERS = 20  # of a cohort that go through the masks: the costs grow with their square
+SETTLE = 10  # turns that a client has had before newcomers come
 LEVELS = 50  # different ratings, up to which they are taken to be on a scale
 
 
@@ -78,6 +79,8 @@ def audit(
     require(number >= 1, f"rounds must be at least 1, got {number}")
     require(targets >= 1, f"targets must be at least 1, got {targets}")
     require(not settings.undecided, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
+    few = "secagg" in settings.privacy and len(shards) < settings.min_cohort
+    require(not few, f"{len(shards)} clients are too few to hide among, min_cohort is {settings.min_cohort}: lower it")
     on_step("running the configuration")
     truth, cohort = Clients.of(shards), first_cohort(len(shards), settings)
     chosen = cohort[:targets]
@@ -214,24 +217,27 @@ def of_newcomers(truth: Clients, settings: Settings, lone: int) -> list[Finding]
         return []
     lone = max(1, min(lone, p - 2 * size))
     there = p - size - lone
-    passes = [Passes(size).draw(k, there, settings.seed) for k in range(1, 3 * -(-there // size) + 1)]
-    alone = [(*cohort[: size - 1], there + k) for k, cohort in enumerate(passes[:lone])]
+    settling = [Passes(-(-there // 10)).draw(k, there, settings.seed) for k in range(1, 10 * SETTLE + 1)]
+    quiet = [Passes(size).draw(k, there, settings.seed) for k in range(1, lone + 1)]
+    alone = [(*cohort[: size - 1], there + k) for k, cohort in enumerate(quiet)]
     batch = tuple(range(p - size, p))
-    plan = (*(tuple(map(int, cohort)) for cohort in passes), *alone, batch)
-    engine = watch(truth.shards, settings.replace(sampler=Planned(plan), privacy="plain"), (0,), len(plan))
-    at = len(passes)
-    single = _newcomers(truth, engine, [(at + k, there + k) for k in range(lone)])
-    many = _newcomers(truth, engine, [(len(plan) - 1, client) for client in batch])
+    plan: list[Any] = [*settling, *quiet, *alone, batch]
+    told = Planned(tuple(tuple(int(client) for client in cohort) for cohort in plan))
+    engine = watch(truth.shards, settings.replace(sampler=told, privacy="plain"), (0,), len(plan))
+    usual, at = engine.sums[len(settling) :][:lone], len(settling) + lone
+    single = _newcomers(truth, usual, [(engine.sums[at + k], there + k) for k in range(lone)])
+    many = _newcomers(truth, usual, [(engine.sums[-1], client) for client in batch])
     return [findings.newcomers(size, False, *single, lone), findings.newcomers(size, True, *many, len(batch))]
 
 
-def _newcomers(truth: Clients, engine: Watched, when: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """AUC of the best score, and of popularity, for clients that came in these rounds."""
+def _newcomers(truth: Clients, usual: list[Seen], came: Sequence[tuple[Seen, int]]) -> tuple[float, float]:
+    """AUC of the best score, and of popularity, for clients that came with these sums; `usual` are sums without."""
     right: dict[str, list[float]] = {}
     guess = []
-    for round, client in when:
+    for seen, client in came:
         popularity = truth.popularity(client)
         guess.append(_rated(truth, client, popularity))
-        for name, scores in attacks.in_a_sum([engine.sums[round]], [True], popularity).items():
+        there = [False] * len(usual) + [True]
+        for name, scores in attacks.in_a_sum([*usual, seen], there, popularity).items():
             right.setdefault(name, []).append(_rated(truth, client, scores))
     return max(float(np.nanmean(values)) for values in right.values()), float(np.nanmean(guess))

@@ -15,7 +15,10 @@ def sum_of(clients: int) -> str:
 
 
 class Finding(NamedTuple):
-    """One line of the table. `attack` and `guess` are shares of what `measure` names; no guess: nothing to compare."""
+    """One line of the table. `attack` and `guess` are shares of what `measure` names; no guess: nothing to compare.
+
+    What is `supposed` the configuration does not do: it is there to show why not.
+    """
 
     what: str
     sees: str
@@ -23,13 +26,16 @@ class Finding(NamedTuple):
     attack: float
     guess: float | None
     meaning: str
+    supposed: bool = False
 
     @property
     def advantage(self) -> float:
         return self.attack - (self.guess or 0.0)
 
     def record(self) -> dict[str, Any]:
-        return self._asdict() | {"advantage": self.advantage}
+        """For JSON: what is not a number is null."""
+        plain = self._asdict() | {"advantage": self.advantage}
+        return {name: None if value != value else value for name, value in plain.items()}
 
 
 def items(sees: str, attack: float, guess: float, clients: int) -> Finding:
@@ -39,19 +45,23 @@ def items(sees: str, attack: float, guess: float, clients: int) -> Finding:
 
 
 def newcomers(size: int, batch: bool, attack: float, guess: float, clients: int) -> Finding:
-    who = f"{size} newcomers together" if batch else f"one newcomer among {size - 1} clients that are long there"
-    return Finding("which items a newcomer rated", f"the sum of {who}", "rated item told from unrated", attack, guess,
-                   _told(attack, guess, f"a newcomer's users rated (mean over {clients} newcomers)"))  # fmt: skip
+    who = f"{size} newcomers together" if batch else f"one newcomer and {size - 1} others"
+    told = _told(attack, guess, f"a newcomer's users rated (mean over {clients} newcomers)")
+    why = "" if batch else f" This is why newcomers wait in this mode until there are {size} of them."
+    measure = "rated item told from unrated"
+    return Finding("which items a newcomer rated", f"the sum of {who}", measure, attack, guess, told + why, not batch)
 
 
 def _told(attack: float, guess: float, whose: str) -> str:
     odds = f"Of an item that was rated and one that was not, it picks the right one {_of_100(attack)}"
+    beside = f"by popularity alone {_of_100(guess)}"
     if attack >= 0.999:
-        return f"The server knows which items {whose}. {odds}; by popularity alone {_of_100(guess)}."
-    if attack - guess <= HARDLY:
-        verdict = "The server learns hardly more than popularity tells"
-        return f"{verdict} about which items {whose}: the right one {_of_100(attack)}, by popularity {_of_100(guess)}."
-    return f"The server learns something about which items {whose}. {odds}; by popularity alone {_of_100(guess)}."
+        return f"The server knows which items {whose}. {odds}; {beside}."
+    if attack - guess > HARDLY:
+        return f"The server learns something about which items {whose}. {odds}; {beside}."
+    if abs(attack - 0.5) < 0.05:
+        return f"The server learns nothing about which items {whose}. {odds}, as with a coin; {beside}."
+    return f"The server learns hardly more than popularity tells about which items {whose}. {odds}; {beside}."
 
 
 def ratings(sees: str, attack: float, guess: float | None, clients: int) -> Finding:
@@ -80,7 +90,7 @@ def summary(mode: str, findings: list[Finding]) -> list[str]:
         "plain": "Nothing is hidden in this mode: the server sees the message of every client.",
         "secagg": "In this mode the server sees masked uploads and the sums of cohorts, never a client's own message.",
     }.get(mode, "")
-    open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY]
+    open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY and not one.supposed]
     if not open_to:
         return [said, f"No attack tried here beats the guess by more than {HARDLY}. Others may exist."]
     return [said, "The attacks beat guessing at: " + "; ".join(open_to) + "."]

@@ -10,7 +10,7 @@ from typing import Any
 from fedmc.errors import InputError
 from fedmc.experiments.running import Outcome
 from fedmc.experiments.study import Figure, Panel
-from fedmc.report import html
+from fedmc.report import audit, html
 from fedmc.report.figures import draw, panels, save
 
 COLUMNS = {
@@ -48,6 +48,7 @@ def write_report(folder: Path, others: dict[str, float] | None = None) -> Path:
         html.section("Curves", html.drawing(panels(figure, outcomes), figure.title)),
         html.section("Rounds", html.table(list(shown.values()), rows)),
         html.section("The theory's certificate", html.paragraph(certificate(history[-1]))),
+        *audit.of_folder(folder),
         html.section("Settings", html.pairs(settings)),
         html.section("Made with", html.pairs(html.versions())),
     ]
