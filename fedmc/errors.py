@@ -4,7 +4,8 @@ FedmcError
 ├── InputError        a setting or an argument is out of bounds
 ├── DataError         ratings that cannot be used as they are
 ├── ModelFileError    a model file that is damaged, foreign or too new
-└── Diverged          training left the finite numbers; carries the last finite model's round
+├── Diverged          training left the finite numbers; carries the last finite model's round
+└── TooFewError       fewer nodes than must be took part in a round of a federation
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class Diverged(FedmcError):  # noqa: N818
     def __init__(self, round: int, what: str, cure: str) -> None:
         super().__init__(f"training diverged in round {round}: {what}; {cure}")
         self.round = round
+
+
+class TooFewError(FedmcError):
+    """Fewer nodes than must be took part in a round of a federation."""
 
 
 def require(condition: bool, message: str | Callable[[], str], error: type[FedmcError] = InputError) -> None:

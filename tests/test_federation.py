@@ -16,10 +16,10 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedmc.engines.local import LocalEngine
-from fedmc.errors import DataError, Diverged, InputError
+from fedmc.errors import DataError, Diverged, InputError, TooFewError
 from fedmc.federation import checkpoint, wire
 from fedmc.federation.checkpoint import Checkpoint
-from fedmc.federation.engine import FederatedEngine, TooFewError
+from fedmc.federation.engine import FederatedEngine
 from fedmc.federation.node import Node
 from fedmc.federation.seats import Identity
 from fedmc.federation.store import NOTHING, BusyError, Store
@@ -39,7 +39,7 @@ KINDS = {
     "curvature": Settings.preset("fast", rank=3, active=2),
     "secagg": Settings.preset("fast", rank=3, active=3, privacy="secagg", min_cohort=3),
 }
-KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32) for k in range(NODES)]
+KEYS = [Ed25519PrivateKey.generate() for _ in range(NODES)]
 PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
 IDENTITIES = [Identity(k, key, PINNED, 3) for k, key in enumerate(KEYS)]
 

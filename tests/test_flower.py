@@ -27,6 +27,8 @@ from fedmc.federation import keys, layout
 from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 
+PRIVACY = ("plain", "secagg")
+
 
 @pytest.fixture(scope="module")
 def loopback(tmp_path_factory):
@@ -49,12 +51,15 @@ def all_up(loopback):
     return loopback
 
 
-def test_a_federation_ends_with_the_simulations_bits(all_up):
-    done = all_up.train("first", 4)
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_federation_ends_with_the_simulations_bits(all_up, privacy):
+    run = f"first-{privacy}"
+    done = all_up.train(run, 3, privacy=privacy)
     assert done.returncode == 0, done.stderr
-    assert "finished, round 4 of 4" in done.stdout
-    all_up.check_bits("first")
-    V = all_up.last("first").cast.V
+    assert "finished, round 3 of 3" in done.stdout
+    assert f"privacy {privacy}: " in done.stderr
+    all_up.check_bits(run)
+    V = all_up.last(run).cast.V
     for name in NAMES:  # each has its own model: all items, its own users only
         model = load(all_up.folder / name / "model.npz")
         assert model.V.tobytes() == V.tobytes()
@@ -156,13 +161,16 @@ def test_a_second_process_of_an_organisation_is_refused(all_up):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("place", ["before", "committed", "sent", "replied"])
-def test_a_killed_node_loses_and_doubles_nothing(all_up, place):
+def test_a_killed_node_loses_and_doubles_nothing(all_up, place, privacy):
     """kill -9 before it computed, after it committed and before it replied, in the middle of its reply, after it."""
     all_up.kill("east")
-    all_up.start_node("east", f"{place}=2")
-    run = f"node-{place}"
-    assert all_up.train(run, 4, "--detach", "--patience", 60).returncode == 0
+    # A session has five replies: those of the start, of its measurement, and then one within the first round.
+    number = {"sent": 13, "replied": 14}.get(place, 2) if privacy == "secagg" else 2
+    all_up.start_node("east", f"{place}={number}")
+    run = f"node-{place}-{privacy}"
+    assert all_up.train(run, 3, "--detach", "--patience", 60, privacy=privacy).returncode == 0
     assert all_up.processes["east"].wait(120) == -signal.SIGKILL
     all_up.start_node("east")
     all_up.wait_until(run, "finished")
@@ -170,23 +178,26 @@ def test_a_killed_node_loses_and_doubles_nothing(all_up, place):
 
 
 @pytest.mark.slow
-def test_a_killed_server_app_is_resumed(all_up):
-    assert all_up.train("app", 5, "--detach").returncode == 0
-    all_up.wait_for_round("app", 2)
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_killed_server_app_is_resumed(all_up, privacy):
+    run = f"app-{privacy}"
+    assert all_up.train(run, 5, "--detach", privacy=privacy).returncode == 0
+    all_up.wait_for_round(run, 2)
     for app in all_up.apps():
         os.kill(app, signal.SIGKILL)
-    all_up.wait_until("app", "broken off", 30)
-    done = all_up.resume("app")
+    all_up.wait_until(run, "broken off", 30)
+    done = all_up.resume(run)
     assert done.returncode == 0, done.stderr
-    all_up.check_bits("app")
+    all_up.check_bits(run)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("victim", ["superlink", "server"])
-def test_a_killed_superlink_or_server_comes_back(all_up, victim):
+def test_a_killed_superlink_or_server_comes_back(all_up, victim, privacy):
     """The whole server, or Flower's part of it: nodes stay, wait, and find it again."""
-    run = f"link-{victim}"
-    assert all_up.train(run, 5, "--detach").returncode == 0
+    run = f"link-{victim}-{privacy}"
+    assert all_up.train(run, 4, "--detach", privacy=privacy).returncode == 0
     all_up.wait_for_round(run, 2)
     if victim == "superlink":
         os.kill(all_up.link(), signal.SIGKILL)
@@ -205,11 +216,12 @@ def test_a_killed_superlink_or_server_comes_back(all_up, victim):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_kills_at_twenty_random_moments(all_up):
-    """Nodes, ServerApps and now and then the server, drawn by seed, at any moment of a run of 80 rounds."""
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_kills_at_twenty_random_moments(all_up, privacy):
+    """Nodes, ServerApps and now and then the server, drawn by seed, at any moment of a run."""
     rng = random.Random(7)
-    run, rounds, kills = "random", 80, 0
-    assert all_up.train(run, rounds, "--detach", "--measure-every", rounds).returncode == 0
+    run, rounds, kills = f"random-{privacy}", 80 if privacy == "plain" else 12, 0
+    assert all_up.train(run, rounds, "--detach", "--measure-every", rounds, privacy=privacy).returncode == 0
     all_up.wait_for_round(run, 1)
     while kills < 20:
         time.sleep(rng.uniform(0.2, 2.5))

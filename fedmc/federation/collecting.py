@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fedmc.errors import DataError, Diverged
+from fedmc.errors import DataError, Diverged, TooFewError
 from fedmc.federation import stages
 from fedmc.federation.stages import Arrays, Stage, encode_stage, read_stage
 from fedmc.federation.wire import OK, STATUS, Invitation, decode_reply, from_bytes
@@ -65,7 +65,12 @@ class _Session:
     def _invite(self) -> dict[int, Advert]:
         contents = {k: self.engine.request(k, self.cast, self.invitation) for k in self.asked}
         answers = self.engine.transport.exchange(contents, SMALL, self.needed)
-        return self._valid("advertise", answers, self.asked, _advert, self._check_advert)
+        found = self._valid("advertise", answers, self.asked, _advert, self._check_advert)
+        if len(found) < self.needed:  # asking again would not help: they were waited for
+            missing = self.engine.reasons(len(self.asked) - len(found))
+            there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
+            raise TooFewError(f"round {self.cast.round}: {there} ({missing})")
+        return found
 
     def _check_advert(self, member: int, advert: Advert) -> None:
         self.collector.check_advert(member, advert)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.errors import DataError, Diverged, TooFewError
 from fedmc.federation.wire import (
     NEVER,
     OK,
@@ -29,10 +29,6 @@ from fedmc.messages import CHANGING, Broadcast, Sparse, Sums, add_up
 from fedmc.replies import largest, shapes
 
 log = logging.getLogger("fedmc.server")
-
-
-class TooFewError(FedmcError):
-    """Fewer nodes than the quorum took part."""
 
 
 class Transport(Protocol):

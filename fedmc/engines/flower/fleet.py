@@ -41,6 +41,7 @@ log = logging.getLogger("fedmc.node")
 
 SERVER_APP = "flwr-serverapp"
 MISSING = 5.0  # seconds that parts of a message may be missing: those of a run that ended will never come
+QUICK = 0.05  # seconds between two questions after a message; then longer and longer, up to `poll`
 PATIENCE = 20.0  # seconds that a call is tried again before the connection is made anew
 
 
@@ -105,13 +106,16 @@ def _answer_all(
 ) -> None:
     _, receive, send, get_run, _, pull_object, push_object, confirm = connection
     kinds: dict[int, str] = {}
+    pause = poll
     while going_on():
         if not all(beat.is_running for beat in _beats):
             raise _NotYetError("the heartbeats ended")
         found = receive()
         if found is None:
-            time.sleep(poll)
+            time.sleep(pause)
+            pause = min(1.2 * pause, poll)
             continue
+        pause = min(QUICK, poll)  # where one message was, the next stage is not far
         head, tree = found
         run = head.metadata.run_id
         try:

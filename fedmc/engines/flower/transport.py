@@ -19,6 +19,7 @@ log = logging.getLogger("fedmc.server")
 
 QUERY = "query"  # the type of all our messages
 AGAIN = 10.0  # seconds after which a silent node is asked again; then twice as many, and so on
+QUICK = 0.05  # seconds until answers are looked for first; then longer and longer, up to `poll`
 LOOK = 1.0  # seconds between two looks at who is there
 
 
@@ -42,7 +43,7 @@ class FlowerTransport:
         due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when each is to be asked (again)
         tries: dict[int, int] = dict.fromkeys(contents, 0)
         answers: dict[int, bytes] = {}
-        began, looked, online = time.monotonic(), 0.0, set[int]()
+        began, looked, online, pause = time.monotonic(), 0.0, set[int](), QUICK
         while True:
             now = time.monotonic()
             if now - looked >= LOOK:
@@ -61,7 +62,8 @@ class FlowerTransport:
             enough = len(answers) >= needed and not any(client in online for client in waiting)
             if not waiting or enough or now - began > self.patience:
                 break
-            time.sleep(self.poll)
+            time.sleep(min(pause, self.poll))
+            pause *= 1.2
         return {client: content for client, content in answers.items() if len(content) <= most_bytes}
 
     def _pull(self, asked: dict[str, int], answers: dict[int, bytes], due: dict[int, float]) -> None:

@@ -1,0 +1,332 @@
+"""Secure aggregation between server and nodes, in process: what travels, who is refused, and what is never told."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+
+from fedmc.errors import DataError, TooFewError
+from fedmc.federation import identities, layout
+from fedmc.federation.engine import FederatedEngine
+from fedmc.federation.node import Node
+from fedmc.federation.organisation import identity_of
+from fedmc.federation.stages import FOLLOWING, read_stage
+from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
+from fedmc.privacy.words import length_of
+from fedmc.server import rounds
+from tests.test_federation import CATALOGUE, IDENTITIES, ITEMS, KEYS, KINDS, NODES, PINNED, RUN, World, task_of
+
+SETTINGS = KINDS["secagg"].replace(active=NODES)
+
+
+class Between:
+    """The wire: everything that goes through it is kept, and some of it is lost or changed on the way."""
+
+    def __init__(self, world, change=lambda stage, client, reply: reply):
+        self.world, self.change, self.seen = world, change, []
+
+    def exchange(self, contents, most_bytes, needed):
+        answers = {}
+        for client, reply in self.world.exchange(contents, most_bytes, needed).items():
+            stage = task_of(contents[client])
+            self.seen.append((stage, client, contents[client], reply))
+            changed = self.change(stage, client, reply)
+            if changed is not None:
+                answers[client] = changed
+        return answers
+
+
+def engine_on(wire, quorum=NODES):
+    return FederatedEngine(wire, RUN, NODES, ITEMS, CATALOGUE, quorum, pinned=PINNED)
+
+
+def run(wire, number=2, quorum=NODES, settings=SETTINGS):
+    engine = engine_on(wire, quorum)
+    return engine, list(itertools.islice(rounds(engine, settings), number + 1))
+
+
+def test_what_travels_in_each_message(tmp_path):
+    """The whole list: arrays with their types and bytes, and words that say who, which and what."""
+    wire = Between(World(tmp_path))
+    run(wire)
+    found = {}
+    for stage, _, asked, reply in wire.seen:
+        arrays, words = from_bytes(reply)
+        if stage not in FOLLOWING:
+            stage = "advert"
+            assert set(from_bytes(asked)[0]) == {"V", "beta"}
+        assert set(words) == {"token", "client", "stage", "status"}
+        sizes = {name: (array.dtype.name, array.nbytes) for name, array in arrays.items()}
+        if stage == "mask":
+            sizes = {name: kind for name, (kind, _) in sizes.items()}
+        found.setdefault(stage, []).append(sizes)
+    shares, others = 66, NODES - 1
+    keys = {"members": ("int64", 8), "new": ("uint8", 1), "seal": ("uint8", 32), "mask": ("uint8", 32)}
+    one_of = {
+        "advert": keys | {"signatures": ("uint8", 64)},
+        "share": {"members": ("int64", 8 * others), "members_contents": ("uint8", (2 * shares + 16) * others)},
+        "mask": {"words": "uint64"},
+        "confirm": {"signature": ("uint8", 64)},
+        "reveal": {
+            "survivors": ("int64", 8 * NODES), "survivors_contents": ("uint8", shares * NODES),
+            "lost": ("int64", 0), "lost_contents": ("uint8", 0),
+        },
+    }  # fmt: skip
+    assert found.keys() == one_of.keys()
+    for stage, messages in found.items():
+        assert all(one == one_of[stage] for one in messages), stage
+    sizes = {len(from_bytes(reply)[0]["words"]) for stage, _, _, reply in wire.seen if stage == "mask"}
+    expected = {length_of(cast_of(wire, task), ITEMS) for task in ("moments", "measure", "round")}
+    assert sizes == expected
+
+
+def cast_of(wire, task):
+    return next(decode(*from_bytes(asked)).cast for stage, _, asked, _ in wire.seen if stage == task)
+
+
+def test_masked_words_are_not_the_words(tmp_path):
+    """Each upload alone looks like noise, although most of what is in it is zero."""
+    world = World(tmp_path)
+    wire = Between(world)
+    _, history = run(wire, 1)
+    assert history[-1].participants == (0, 1, 2, 3)
+    masked = [read_stage(reply).arrays["words"] for stage, _, _, reply in wire.seen if stage == "mask"]
+    assert len({words.tobytes() for words in masked}) == len(masked)
+    for words in masked:
+        if len(words) > 100:
+            high = np.unpackbits(words.view(np.uint8)).mean()
+            assert 0.45 < high < 0.55
+            assert not (words == 0).any()
+
+
+@pytest.mark.parametrize("stage", ["round", *FOLLOWING])
+def test_who_is_lost_at_a_stage_is_left_out_of_the_sum(stage, tmp_path):
+    """One of four, where three are enough: the sum is that of whose words arrived, and next time all are in again."""
+    rounds_seen = []
+
+    def lose(now, client, reply):
+        if now == "round":
+            rounds_seen.append(client)
+        second = len(rounds_seen) > NODES and len(rounds_seen) <= 2 * NODES
+        return None if second and now == stage and client == 2 else reply
+
+    _, history = run(Between(World(tmp_path), lose), 3, quorum=3)
+    arrived = (0, 1, 2, 3) if stage in ("confirm", "reveal") else (0, 1, 3)
+    assert [round.participants for round in history[1:]] == [(0, 1, 2, 3), arrived, (0, 1, 2, 3)]
+
+
+def test_too_many_lost_unmask_nothing(tmp_path):
+    def lose(stage, client, reply):
+        return None if stage == "mask" and client in (1, 2) else reply
+
+    wire = Between(World(tmp_path), lose)
+    with pytest.raises(TooFewError, match=r"2 of 4 members sent words, 4 must \(.*node 2: no answer to mask in time"):
+        run(wire)
+    assert not any(stage in ("confirm", "reveal") for stage, *_ in wire.seen)
+
+
+def test_the_same_words_are_not_revealed_among_others(tmp_path, caplog):
+    """The sum was seen and never counted; asked for again without one member, it could be subtracted."""
+    reveals = []
+
+    def crash(stage, client, reply):
+        reveals.extend([client] if stage == "reveal" else [])
+        if len(reveals) == 5 * NODES:  # of round 2, after the moments, a round and two measurements
+            raise KeyboardInterrupt
+        return reply
+
+    def lose(stage, client, reply):
+        return None if stage == "mask" and client == 3 else reply
+
+    world, states = World(tmp_path), []
+    engine = engine_on(Between(world, crash), 3)
+    with pytest.raises(KeyboardInterrupt):
+        list(itertools.islice(rounds(engine, SETTINGS, on_state=states.append), 4))
+    assert states[-1].number == 1
+    without = engine_on(Between(world, lose), 3)
+    without.counted = dict.fromkeys(range(NODES), 1)
+    with pytest.raises(TooFewError, match="0 of 4 members confirmed, 3 must"):
+        next(rounds(without, SETTINGS, begun=states[-1]))
+    assert "the same words were in a sum of (0, 1, 2, 3)" in caplog.text
+    everybody = engine_on(Between(world), 3)
+    everybody.counted = dict.fromkeys(range(NODES), 1)
+    again = next(rounds(everybody, SETTINGS, begun=states[-1]))
+    undisturbed = run(Between(World(tmp_path / "undisturbed")), 2)[1][-1]
+    assert again.V.tobytes() == undisturbed.V.tobytes()
+
+
+def refused(world, asked, client=0, **changes):
+    request = decode(*from_bytes(engine_on(None).request(client, asked, invitation())))
+    return decode_reply(*from_bytes(world.nodes[client].answer_bytes(to_bytes(*encode(request._replace(**changes))))))
+
+
+def cast(world):
+    wire = Between(world)
+    run(wire, 0)
+    found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
+    return decode(*from_bytes(found)).cast._replace(task="round", round=1)
+
+
+def invitation(cohort=(0, 1, 2, 3), threshold=4):
+    return Invitation("a-token", cohort, threshold)
+
+
+def test_what_a_node_refuses(tmp_path, caplog):
+    world = World(tmp_path)
+    asked = cast(world)
+    assert refused(world, asked, invitation=None).status == "wrong-privacy"  # what is hidden is not told in plain
+    assert refused(world, asked, client=1, invitation=invitation((0, 1))).status == "not-hidden"
+    assert "too small to hide in" in caplog.text
+    assert refused(world, asked, client=1, invitation=invitation((0, 1, 2, 9))).status == "not-hidden"
+    assert refused(world, asked, client=1, invitation=invitation((0, 1, 1, 2))).status == "not-hidden"
+    assert refused(world, asked, client=1, invitation=invitation(threshold=2)).status == "not-hidden"
+    world.nodes[2].identity = None
+    assert refused(world, asked, client=2).status == "wrong-member"
+    world.nodes[3].accepted = ("plain",)
+    assert refused(world, asked, client=3).status == "wrong-privacy"
+    world.nodes[0].identity = IDENTITIES[1]
+    assert refused(world, asked, client=0).status == "wrong-member"
+
+
+def test_a_plain_run_is_refused_by_who_wants_to_be_hidden(tmp_path):
+    world = World(tmp_path)
+    for node in world.nodes.values():
+        node.accepted = ("secagg",)
+    with pytest.raises(TooFewError, match="did not agree to this kind of run"):
+        run(world, settings=KINDS["curvature"])
+
+
+def test_stages_out_of_turn(tmp_path, caplog):
+    """Unknown sessions, stages asked for twice in two ways, and what is no stage at all."""
+    world = World(tmp_path)
+    wire = Between(world)
+    run(wire, 1)
+    by_stage = {stage: (client, asked, reply) for stage, client, asked, reply in wire.seen}
+    client, asked, reply = by_stage["reveal"]
+    assert world.nodes[client].answer_bytes(asked) == reply  # the same question: the same bytes
+    arrays, words = from_bytes(asked)
+    for changes, status in (
+        ({"token": "another"}, "no-session"),
+        ({"client": 1 - client % 2}, "no-session"),
+        ({"stage": "undress"}, "not-hidden"),
+    ):
+        answer = read_stage(world.nodes[client].answer_bytes(to_bytes(arrays, words | changes)))
+        assert (answer.status, answer.arrays) == (status, {})
+    fewer = {name: array[1:] for name, array in arrays.items()}
+    answer = read_stage(world.nodes[client].answer_bytes(to_bytes(fewer, words)))
+    assert answer.status == "not-hidden"
+    assert "asked for twice, differently" in caplog.text
+    world.revive(client)
+    assert read_stage(world.nodes[client].answer_bytes(asked)).status == "no-session"
+
+
+def test_a_member_whose_answers_are_wrong_is_left_out(tmp_path):
+    """Forged adverts, words of a wrong length, garbage: by one of four."""
+    for stage, garble in (
+        ("round", lambda reply: with_arrays(reply, signatures=np.zeros((1, 64), np.uint8))),
+        ("round", lambda reply: with_arrays(reply, new=np.ones(1, np.uint8))),
+        ("share", lambda reply: with_arrays(reply, members=np.array([0, 1, 1]))),
+        ("mask", lambda reply: with_arrays(reply, words=np.zeros(3, np.uint64))),
+        ("mask", lambda reply: b"nonsense"),
+        ("confirm", lambda reply: with_arrays(reply, signature=np.zeros((1, 64), np.uint8))),
+        ("reveal", lambda reply: with_arrays(reply, survivors=np.array([0, 1, 2, 2]))),
+    ):
+        turns = []
+
+        def change(now, client, reply, stage=stage, garble=garble, turns=turns):
+            turns.append(now)
+            later = turns.count("confirm") >= 3 * NODES or stage in ("round", "share", "mask")
+            return garble(reply) if client == 2 and now == stage and turns.count("round") > NODES and later else reply
+
+        world = World(tmp_path / f"{stage}-{id(garble)}")
+        engine, history = run(Between(world, change), 2, quorum=3)
+        assert all(np.isfinite(round.V).all() for round in history)
+        assert any(one.client == 2 and one.why.startswith(stage.replace("round", "advertise")) for one in engine.absent)
+
+
+def with_arrays(reply, **changes):
+    arrays, words = from_bytes(reply)
+    return to_bytes(arrays | changes, words)
+
+
+def test_no_secret_is_written_or_said(tmp_path, caplog):
+    """Not in a node's state, not in the server's checkpoint, not in any message, not in the log."""
+    caplog.set_level(logging.DEBUG)
+    world, secrets = World(tmp_path), [key.private_bytes_raw() for key in KEYS]
+    wire = Between(world)
+    world_exchange = world.exchange
+    world.exchange = lambda *given: Between.exchange(wire, *given)
+    wire.world = type("Inner", (), {"exchange": staticmethod(world_exchange)})()
+    world.quorum = NODES
+    world.finish(SETTINGS, 2)
+    for node in world.nodes.values():
+        member = node._seat._member
+        secrets += [member._b, member._mask_private, member._seal_private]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    said = [content for _, _, asked, reply in wire.seen for content in (asked, reply)]
+    assert len(written) > NODES
+    assert len(said) > 50
+    for secret in secrets:
+        assert not any(secret in content for content in (*written, *said))
+        assert secret.hex() not in caplog.text
+        assert repr(secret) not in repr([vars(node) for node in world.nodes.values()])
+
+
+class TestIdentities:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        layout.init(tmp_path / "f", ["north", "south", "east"], "localhost")
+        return tmp_path / "f"
+
+    def test_each_has_its_own_secret_and_all_have_one_list(self, folder):
+        found = identities.load(folder / "server" / identities.LIST)
+        assert [name for name, _ in found] == ["north", "south", "east"]
+        assert not (folder / "server" / identities.KEY).exists()
+        for number, name in enumerate(("north", "south", "east")):
+            assert identities.load(folder / name / identities.LIST) == found
+            assert (folder / name / identities.KEY).stat().st_mode & 0o777 == 0o600
+            assert identity_of(folder / name, name, 3).number == number
+        assert 'accept = ["secagg"]' in (folder / "north" / "config.toml").read_text()
+
+    def test_a_key_of_ones_own(self, folder):
+        """Made by the organisation itself, and taken in by the others."""
+        old = dict(identities.load(folder / "south" / identities.LIST))["north"]
+        public = identities.make(folder / "north")
+        with pytest.raises(DataError, match="has another key for north"):
+            identity_of(folder / "north", "north", 3)
+        for name in ("server", "north", "south", "east"):
+            identities.pin(folder / name / identities.LIST, "north", public)
+        assert public != old
+        assert identity_of(folder / "north", "north", 3).number == 0
+
+    def test_what_is_wrong_is_said(self, folder):
+        listed = folder / "north" / identities.LIST
+        with pytest.raises(DataError, match="does not name west: it names north, south, east"):
+            identities.pin(listed, "west", "00" * 32)
+        with pytest.raises(DataError, match="64 hexadecimal digits"):
+            identities.pin(listed, "north", "nothing")
+        found = identities.load(listed)
+        identities.save(listed, [*found[:2], ("east", found[0][1])])
+        with pytest.raises(DataError, match="twice"):
+            identities.load(listed)
+        listed.write_text("[]}")
+        with pytest.raises(DataError, match="not a list of identities"):
+            identities.load(listed)
+        listed.unlink()
+        with pytest.raises(DataError, match="there is no"):
+            identities.load(listed)
+        (folder / "north" / identities.KEY).chmod(0o644)
+        with pytest.raises(DataError, match="can be read by others"):
+            identities.load_key(folder / "north")
+
+
+def test_a_node_without_a_seat_says_so(tmp_path):
+    world = World(tmp_path)
+    node = Node(world.shards[0], CATALOGUE, world.stores[0], identity=IDENTITIES[0])
+    words = {"token": "t", "client": 0, "stage": "mask", "status": "ok"}
+    assert read_stage(node.answer_bytes(to_bytes({}, words))).status == "no-session"
