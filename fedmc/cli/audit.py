@@ -50,6 +50,7 @@ def audit(
     Nothing leaves this machine: the clients are simulated, the attacker is this command. Give it the settings that you
     mean to train with.
     """
+    from fedmc import memory
     from fedmc.cli.runs import to_json
     from fedmc.preparing import Plan, federation_of
     from fedmc.readers.databases import without_password
@@ -71,6 +72,9 @@ def audit(
     federation = federation_of(plan, dtype)
     p = len(federation.shards)
     made = [settings.replace(active=min(p, 10) if active is None else active) for settings in made]
+    word = memory.check(federation.shards, made[0], rounds, False)
+    if word is not None:
+        typer.echo(word, err=True)
     warm_up(made[0].replace(privacy="plain"), federation)
     done = {settings.privacy: _run(federation.shards, settings, rounds, targets) for settings in made}
     for mode, found in done.items():

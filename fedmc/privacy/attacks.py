@@ -107,7 +107,7 @@ def _from_pulls(one: Pulls, settings: Any, grid: Array | None) -> tuple[Array, l
     trusted = np.argsort(-np.abs(along * left))[:3]
     lengths = [np.roots([along[j], -m, left[j]]) for j in trusted for m in grid]
     real = [float(a.real) for a in np.concatenate(lengths) if abs(a.imag) <= 1e-6 * abs(a) and abs(a) > 0]
-    return items, [a * along + left / a for a in real]
+    return items, [a * along + left / a for a in real] or [np.zeros(len(items))]
 
 
 def persons(seen: Sequence[Seen]) -> list[Array]:

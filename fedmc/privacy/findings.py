@@ -47,7 +47,7 @@ def items(sees: str, attack: float, guess: float, clients: int) -> Finding:
 def newcomers(size: int, batch: bool, attack: float, guess: float, clients: int) -> Finding:
     who = f"{size} newcomers together" if batch else f"one newcomer and {size - 1} others"
     told = _told(attack, guess, f"a newcomer's users rated (mean over {clients} newcomers)")
-    why = "" if batch else f" This is why newcomers wait in this mode until there are {size} of them."
+    why = "" if batch else " This is why newcomers wait for each other in this mode."
     measure = "rated item told from unrated"
     return Finding("which items a newcomer rated", f"the sum of {who}", measure, attack, guess, told + why, not batch)
 
