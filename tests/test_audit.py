@@ -175,7 +175,7 @@ def test_averaged_factors_give_no_rating_in_this_way():
     assert attacks.ratings_of_one(next(seen for seen in messages.values() if seen), np.arange(1.0, 6.0)) is None
 
 
-@pytest.mark.parametrize("kind", [*OURS, "fedmgs"])
+@pytest.mark.parametrize("kind", [*OURS, "fedmgs", "fedavg", "fedmavg", "scaffold"])
 def test_items_are_linked_to_persons(kind):
     shards, messages = heard(kind, 12, number=1)
     parts = [linked(attacks.persons(seen), shards[k].by_user) for k, seen in messages.items() if seen]

@@ -23,7 +23,7 @@ from scipy.spatial import KDTree
 from scipy.stats import rankdata
 
 from fedmc.penalties import coefficients
-from fedmc.privacy.traces import Pulls, Seen, evidence, grams, pulls
+from fedmc.privacy.traces import Pulls, Seen, deviations, evidence, grams, pulls
 
 Array = NDArray[Any]
 
@@ -115,8 +115,7 @@ def persons(seen: Sequence[Seen]) -> list[Array]:
     settings = seen[0].cast.settings
     if settings.make_method() is None and settings.update == "curvature":
         return _by_factors(*grams(seen[:1]))
-    found = [one.rows for one in pulls(seen[:1])]
-    return _by_direction(found[0]) if found else []
+    return [] if "release" in seen[0].parts else _by_direction(deviations(seen[:1])[0])
 
 
 def _by_direction(rows: Array) -> list[Array]:
@@ -213,7 +212,7 @@ def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array)
 
 def _size_of_sum(one: Seen) -> Array:
     settings = one.cast.settings
-    if settings.make_method() is None and settings.update == "curvature":
+    if "release" in one.parts or (settings.make_method() is None and settings.update == "curvature"):
         return evidence([one])[0]
     rows = next(one.parts[name] for name in ("S", "gradient", "W") if name in one.parts)
     return np.asarray(np.linalg.norm(rows - one.known, axis=1))

@@ -97,14 +97,29 @@ def grams(seen: Sequence[Seen]) -> tuple[Array, Array]:
 def evidence(seen: Sequence[Seen]) -> list[Array]:
     """For each message of a client: how far each item's row is from that of an item which nobody there rated."""
     settings = seen[0].cast.settings
-    if settings.make_method() is not None:
-        return [np.linalg.norm(rows.rows, axis=1) for rows in pulls(seen)] or _off_a_common_law(seen)
-    if settings.update == "curvature":
+    if "release" in seen[0].parts:
+        return [_released(seen)]
+    if settings.make_method() is None and settings.update == "curvature":
         return [_raters(seen[: k + 1]) for k in range(len(seen))]
-    if only_rated(seen[0].cast):
-        return [np.linalg.norm(turn.pulls, axis=1) for turn in turns(seen)]
+    return [np.linalg.norm(rows, axis=1) for rows in deviations(seen)]
+
+
+def deviations(seen: Sequence[Seen]) -> list[Array]:
+    """Of each message, rows that are 0 for items which nobody rated; where one person did, along that one's factors."""
+    if seen[0].cast.settings.make_method() is not None:
+        return [one.rows for one in pulls(seen)] or _off_a_common_law(seen)
     first, *later = turns(seen)
-    return [np.linalg.norm(first.Y, axis=1), *map(_off_the_steps, later)]
+    if only_rated(first.cast):
+        return [first.pulls, *(turn.pulls for turn in later)]
+    return [first.pulls, *map(_off_the_steps, later)]
+
+
+def _released(seen: Sequence[Seen]) -> Array:
+    """Under differential privacy: noisy counts in the first message, then noisy rows whose size alone tells."""
+    first, *later = (np.asarray(one.parts["release"])[: len(one.cast.V)] for one in seen)
+    parts = [first[:, 0], *(np.square(rows).sum(axis=1) for rows in later)]
+    total: Array = np.sum([(part - part.mean()) / max(float(part.std()), 1e-300) for part in parts], axis=0)
+    return total
 
 
 def _raters(seen: Sequence[Seen]) -> Array:
@@ -154,13 +169,12 @@ def _linear(target: Array, known: Array) -> Array:
 
 
 def _left_over(target: Array, candidates: Iterable[Any], law: Callable[[Any], Array]) -> Array:
-    """The rows' distance to the law that most of them keep to."""
-    best: Array = np.linalg.norm(target, axis=1)
-    most = -1
+    """What the law that most rows keep to leaves of each."""
+    best, most = target, -1
     for candidate in candidates:
         said = law(candidate)
-        left, size = np.linalg.norm(target - said, axis=1), np.linalg.norm(said, axis=1)
-        count = int((left <= KEEPS_TO * size).sum())
+        left = np.asarray(target - said)
+        count = int((np.linalg.norm(left, axis=1) <= KEEPS_TO * np.linalg.norm(said, axis=1)).sum())
         if count > most:
             best, most = left, count
     return best

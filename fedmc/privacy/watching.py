@@ -52,10 +52,10 @@ class Watched(LocalEngine):
 
     def _accounted_for(self, cast: Broadcast, cohort: tuple[int, ...], parts: dict[str, Array]) -> Array | float:
         """What the sum would be had nobody rated anything (and clients that do not step only go along with V)."""
-        if "gradient" in parts or "control" in parts or cast.settings.update == "curvature":
-            return 0.0
-        if "W" in parts:
+        if "W" in parts and "control" not in parts:
             return np.asarray(parts.get("weight", len(cohort)) * cast.V)
+        if "S" not in parts or cast.settings.update == "curvature":
+            return 0.0
         moved = sum(cast.V - self._sent[client] if client in self._sent else cast.V for client in cohort)
         return np.asarray(cast.beta * moved)
 
