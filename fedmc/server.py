@@ -190,7 +190,10 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     down = up = 0
     method = settings.make_method()
     auto = settings.beta == "auto" and settings.update != "curvature" and method is None
-    if settings.normalise != "none" or auto:
+    public = getattr(method, "scaling", None)
+    if public is not None:  # nobody is asked
+        cast = cast._replace(scaling=public)
+    elif settings.normalise != "none" or auto:
         moments = engine.ask(cast, everyone)
         up += moments.sent
         mean, variance = mean_and_variance(moments)

@@ -1,0 +1,318 @@
+"""Differential privacy: nobody weighs more than 1, noise is everywhere, and the ledger holds through anything."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse, stats
+
+from tests.conftest import local_engine, planted
+
+pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
+
+from fedmc.errors import InputError
+from fedmc.messages import Broadcast
+from fedmc.partition import Shard
+from fedmc.privacy import denoise, dp, private
+from fedmc.privacy.ledger import Ledger, OverBudgetError
+from fedmc.privacy.private import Private
+from fedmc.server import rounds
+from fedmc.settings import Settings
+
+ITEMS, RANK = 6, 2
+DELTA = 1e-5
+
+
+def shard_of(table) -> Shard:
+    """Of rows of ratings, 0 for none."""
+    matrix = sparse.csr_array(np.asarray(table, float))
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    return Shard.of(0, np.arange(len(table)), matrix)
+
+
+def cast_of(method, number, V=None, counts=None, clients=1):
+    chosen = Settings.preset("fast", rank=RANK, method=method, penalty_users="l2:1", penalty_items="none")
+    rng = np.random.default_rng(0)
+    V = denoise.without_factors(rng.normal(size=(ITEMS, RANK + 2))) if V is None else V
+    counts = rng.uniform(1, 50, ITEMS) if counts is None else counts
+    memory = denoise.Known(counts, 100.0, 3.0, 1, np.zeros((ITEMS, RANK + 1)), np.eye(RANK + 1)).packed()
+    return Broadcast("round", number, clients, chosen, V, scaling=method.scaling, memory=memory)
+
+
+def exact(method, table, cast):
+    """What a client of these ratings would release without noise."""
+    shard = shard_of(table)
+    if cast.round == 1:
+        return private.counts(shard)
+    return private.slopes(shard, private.users(shard, cast), cast, method.free(RANK))
+
+
+ratings = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, -1e6, 1e12]), min_size=ITEMS, max_size=ITEMS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    one=ratings,
+    others=st.lists(ratings, min_size=1, max_size=3),
+    number=st.integers(1, 5),
+    size=st.sampled_from([0.0, 1e-12, 0.3, 1e3, 1e150, 1e300, math.nan]),
+    counts=st.lists(st.sampled_from([2.0, 60.0, 1e9, math.nan]), min_size=ITEMS, max_size=ITEMS),
+)
+def test_no_user_moves_a_release_by_more_than_one(one, others, number, size, counts):
+    """Whatever the user rates, and whatever V and counts a server sends."""
+    method = Private(1.0, DELTA, 5)
+    V = np.random.default_rng(number).normal(size=(ITEMS, RANK + 2)) * size
+    cast = cast_of(method, number, V, np.array(counts))
+    change = exact(method, [*others, one], cast) - exact(method, others, cast)
+    assert np.isfinite(change).all()
+    assert np.linalg.norm(change) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_user_may_move_it_by_one(number):
+    """The bound is reached: by everybody in round 1, later by who leaves hardly anything to explain."""
+    method = Private(1.0, DELTA, 5)
+    cast = cast_of(method, number)
+    others = [[1, 0, 3, 0, 5, 2]]
+    nearly = 1e-3 * np.array([1, -1, 1, -1, 1, -1]) + 3.0
+    change = exact(method, [*others, nearly], cast) - exact(method, others, cast)
+    assert np.linalg.norm(change) == pytest.approx(1, abs=1e-9)
+
+
+def test_users_count_alike():
+    """One rating or all of them: the same norm."""
+    method = Private(1.0, DELTA, 5)
+    cast = cast_of(method, 3, np.random.default_rng(1).normal(size=(ITEMS, RANK + 2)))
+    for table in ([[5, 0, 0, 0, 0, 0]], [[5, 1, 4, 2, 5, 1]]):
+        slopes = exact(method, table, cast)[:ITEMS]
+        assert np.linalg.norm(slopes) == pytest.approx(private.ITEMS)
+
+
+@pytest.mark.parametrize(("number", "hidden"), [(1, False), (2, False), (3, True)])
+def test_noise_is_on_every_number_and_as_large_as_it_must_be(number, hidden):
+    """Also on items that nobody rated, also on the pooled numbers."""
+    method = Private(1.0, DELTA, 5, hidden=hidden)
+    cast = cast_of(method, number, clients=10)
+    shard, draws = shard_of([[5, 0, 0, 0, 0, 1], [4, 0, 0, 0, 0, 0]]), 2000
+    released = np.array([method.turn(shard, None, cast)[1]["release"] for _ in range(draws)])
+    assert released.shape[1:] == method.shape(cast, ITEMS)
+    expected = method.multiplier(number) / (math.sqrt(7) if hidden else 1)  # 7 of 10 are more than two thirds
+    assert np.abs(released.std(axis=0) / expected - 1).max() < 6 / math.sqrt(2 * draws)
+    exactly = exact(method, [[5, 0, 0, 0, 0, 1], [4, 0, 0, 0, 0, 0]], cast)
+    assert np.abs(released.mean(axis=0) - exactly).max() < 6 * expected / math.sqrt(draws)
+
+
+def test_noise_is_gaussian_in_whole_steps_and_never_the_same():
+    one, other = dp.gaussian_steps((50_001,), 1.5), dp.gaussian_steps((50_001,), 1.5)
+    assert one.dtype == np.int64
+    assert np.abs(np.corrcoef(one, other)[0, 1]) < 0.03
+    for half in (one[:25_000], one[25_001:]):
+        assert stats.kstest(half * 2.0**-dp.BITS / 1.5, "norm").pvalue > 1e-7
+    released = dp.noised(np.array([0.1, 0.2]), 1.0) * 2.0**dp.BITS
+    np.testing.assert_array_equal(released, np.rint(released))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 10.0])
+def test_a_plan_spends_its_budget_and_the_accountant_agrees(epsilon):
+    """Within 1e-3 of privacy loss distributions, which know nothing of how Gaussians compose."""
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    method = Private(epsilon, DELTA, 8)
+    plan = [method.multiplier(number) for number in range(1, 9)]
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    for multiplier in plan:
+        accountant.compose(GaussianDpEvent(multiplier))
+    assert dp.spent(plan, DELTA) == pytest.approx(epsilon, abs=1e-6)
+    assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, abs=1e-3)
+    assert dp.spent([dp.calibrate(epsilon, DELTA, 8)] * 8, DELTA) == pytest.approx(epsilon, abs=1e-6)
+
+
+def test_what_no_noise_and_no_release_cost():
+    assert dp.spent([], DELTA) == 0
+    assert dp.spent([1.0, 0.0], DELTA) == math.inf
+    assert dp.calibrate(math.inf, DELTA, 5) == 0
+
+
+# --- the ledger
+
+
+def test_the_ledger_counts_releases_and_not_questions(tmp_path):
+    with Ledger(tmp_path / "ledger", 3.0, DELTA) as ledger:
+        assert ledger.spent() == 0
+        assert ledger.release("run/1", 4.0, lambda: b"one") == b"one"
+        assert ledger.release("run/1", 4.0, lambda: b"another") == b"one"
+        assert ledger.multipliers() == [4.0]
+        assert ledger.release("other/1", 4.0, lambda: b"two") == b"two"
+        assert ledger.spent() == pytest.approx(dp.spent([4.0, 4.0], DELTA), abs=1e-12)
+    assert (tmp_path / "ledger").stat().st_mode & 0o077 == 0
+
+
+def test_a_plan_fits_its_own_budget_and_not_one_release_more(tmp_path):
+    method = Private(1.0, DELTA, 4)
+    with Ledger(tmp_path / "ledger", 1.0, DELTA) as ledger:
+        for number in range(1, 5):
+            ledger.release(f"run/{number}", method.multiplier(number), lambda: b"noised")
+        assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
+        with pytest.raises(OverBudgetError, match=r"bring epsilon to 1\.\d+, the bound is 1 .* raise the bound"):
+            ledger.release("other run/1", 30.0, lambda: b"more")
+        assert ledger.release("run/2", method.multiplier(2), lambda: b"more") == b"noised"
+    with Ledger(tmp_path / "ledger", 1.0, DELTA) as again, pytest.raises(OverBudgetError):
+        again.release("other run/1", 30.0, lambda: b"more")
+    with Ledger(tmp_path / "ledger", 1.0, DELTA) as again, pytest.raises(OverBudgetError):
+        again.release("no noise", 0.0, lambda: b"more")
+
+
+def test_what_cannot_be_made_costs_nothing(tmp_path):
+    def fails() -> bytes:
+        raise InputError("no")
+
+    with Ledger(tmp_path / "ledger", 1.0, DELTA) as ledger:
+        with pytest.raises(InputError):
+            ledger.release("run/1", 10.0, fails)
+        assert ledger.multipliers() == []
+
+
+RELEASING = """
+import os, sys
+from fedmc.privacy.ledger import Ledger
+ledger = Ledger(sys.argv[1], 3.0, 1e-5)
+for number in range(1000):
+    content = ledger.release(f"run/{number}", 9.0, lambda: os.urandom(8))
+    print(number, content.hex(), flush=True)
+"""
+
+
+def test_a_killed_process_has_spent_what_it_released(tmp_path):
+    """SIGKILL, again and again: what was seen outside is in the ledger, with its bytes, and the bound holds."""
+    seen: dict[str, str] = {}
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", RELEASING, tmp_path / "ledger"], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for line in itertools.islice(process.stdout, len(seen) + 6):
+            number, content = line.split()
+            assert seen.setdefault(number, content) == content
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    with Ledger(tmp_path / "ledger", 3.0, DELTA) as ledger:
+        assert len(ledger.multipliers()) >= len(seen) >= 18
+        for number, content in seen.items():
+            assert ledger.release(f"run/{number}", 9.0, lambda: b"new").hex() == content
+        with pytest.raises(OverBudgetError):
+            for number in range(1000):
+                ledger.release(f"another/{number}", 9.0, lambda: b"new")
+        assert 2.9 < ledger.spent() <= 3.0
+
+
+# --- what an attacker can make of it
+
+
+def advantages(epsilon, delta, turned_down=1.0, runs=40_000):
+    """Of the best test for one user, over all releases of a run: P(found | in) - e^epsilon P(found | out), and -."""
+    method = Private(epsilon, delta, 4)
+    rng = np.random.default_rng(5)
+    others, canary = [[5, 0, 3, 0, 1, 4]], 3 + 1e-3 * rng.choice([-1, 1], ITEMS)
+    scores = np.zeros((2, runs))
+    for number in range(1, 5):
+        cast = cast_of(method, number)
+        without, with_it = exact(method, others, cast), exact(method, [*others, canary], cast)
+        direction, multiplier = (with_it - without).ravel(), method.multiplier(number)
+        for inside, values in enumerate((without, with_it)):
+            released = dp.noised(np.tile(values.ravel(), (runs, 1)), multiplier / turned_down)
+            scores[inside] += (released - without.ravel()) @ direction / multiplier**2
+    bounds = np.quantile(scores, np.linspace(0.01, 0.999, 100))
+    found = (scores[:, :, None] > bounds).mean(axis=1)
+    return (found[1] - math.exp(epsilon) * found[0]).max(), (found[1] - found[0]).max()
+
+
+def test_a_canary_is_found_no_better_than_epsilon_says_and_better_with_less_noise():
+    epsilon, delta = 1.0, 0.02
+    bound = delta + 0.01  # and what chance does to 40,000 runs
+    most = (math.exp(epsilon) - 1 + 2 * delta) / (math.exp(epsilon) + 1)
+    excess, advantage = advantages(epsilon, delta)
+    assert excess <= bound
+    assert advantage <= most + 0.01
+    assert excess > 0.3 * delta  # the user is as conspicuous as can be, so the noise is not wasted either
+    assert advantages(epsilon, delta, turned_down=2.0)[0] > 3 * bound
+
+
+# --- training
+
+
+class Listening:
+    """An engine that remembers what clients were asked."""
+
+    def __init__(self, engine):
+        self.engine, self.asked = engine, []
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def ask(self, cast, clients):
+        self.asked.append(cast.task)
+        return self.engine.ask(cast, clients)
+
+
+def trained(method, ratings, clients=3, **given):
+    engine = Listening(local_engine(ratings, clients))
+    chosen = Settings.preset(
+        "fast",
+        **{"rank": 2, "penalty_users": "l2:1", "penalty_items": "none", "active": clients, "method": method} | given,
+    )
+    running = list(itertools.islice(rounds(engine, chosen, last=method.rounds), method.rounds + 1))
+    return running[-1], engine
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_training_learns_factors_where_noise_is_small(hidden):
+    table = planted(users=1500, items=20, density=0.6)
+    biases, _ = trained(Private(100.0, DELTA, 6, -2.0, 8.0, hidden, factors=False), table)
+    factors, engine = trained(Private(100.0, DELTA, 16, -2.0, 8.0, hidden), table)
+    assert factors.diagnostics.train_rmse < 0.75 * biases.diagnostics.train_rmse
+    assert set(engine.asked) == {"round", "measure"}  # no moments, no scale
+    assert factors.scaling == (3.0, 2.5)
+
+
+def test_a_budget_is_for_so_many_rounds():
+    method = Private(5.0, DELTA, 3)
+    with pytest.raises(InputError, match="divided among 3 rounds, this is 4"):
+        method.multiplier(4)
+    with pytest.raises(InputError, match="at least 2"):
+        Private(5.0, DELTA, 1)
+    with pytest.raises(InputError, match="epsilon must be above 0, got 0"):
+        Private(0.0, DELTA)
+    with pytest.raises(InputError, match="delta must lie between 0 and 1, got 0"):
+        Private(1.0, 0.0)
+    with pytest.raises(InputError, match="range of ratings"):
+        Private(1.0, DELTA, lowest=5, highest=1)
+
+
+def test_users_must_not_depend_on_each_other():
+    with pytest.raises(InputError, match="separable penalty of the users"):
+        trained(Private(5.0, DELTA, 3), planted(), penalty_users="group-l2:1")
+    with pytest.raises(InputError, match="biases=True"):
+        trained(Private(5.0, DELTA, 3), planted(), biases=False)
+
+
+def test_what_the_server_knows_survives_as_one_array():
+    rng = np.random.default_rng(0)
+    known = denoise.Known(rng.random(7), 12.0, 3.0, 4, rng.random((7, 3)), rng.random((3, 3)))
+    for before, after in zip(known, denoise.Known.unpacked(known.packed()), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_without_the_accountant_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(InputError, match=r"pip install 'fedmc\[dp\]'"):
+        Private(1.0, DELTA)
