@@ -115,7 +115,8 @@ def persons(seen: Sequence[Seen]) -> list[Array]:
     settings = seen[0].cast.settings
     if settings.make_method() is None and settings.update == "curvature":
         return _by_factors(*grams(seen[:1]))
-    return [] if "release" in seen[0].parts else _by_direction(deviations(seen[:1])[0])
+    rows = deviations(seen if "release" in seen[0].parts else seen[:1])
+    return _by_direction(rows[-1]) if rows else []
 
 
 def _by_direction(rows: Array) -> list[Array]:

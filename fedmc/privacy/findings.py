@@ -10,6 +10,12 @@ MASKED = "one masked upload"
 HARDLY = 0.02  # an advantage up to here says hardly anything about a single client
 
 
+SAID = {
+    "plain": "nothing is hidden, the server sees the message of every client.",
+    "secagg": "the server sees masked uploads and the sums of cohorts, never a client's own message.",
+}
+
+
 def sum_of(clients: int) -> str:
     return f"the sum of {clients} clients"
 
@@ -86,10 +92,7 @@ def persons(sees: str, found: Any, clients: int) -> Finding:
 
 def summary(mode: str, findings: list[Finding]) -> list[str]:
     """What to make of it, in a few sentences."""
-    said = {
-        "plain": "Nothing is hidden in this mode: the server sees the message of every client.",
-        "secagg": "In this mode the server sees masked uploads and the sums of cohorts, never a client's own message.",
-    }.get(mode, "")
+    said = f"privacy={mode}: {SAID[mode]}" if mode in SAID else f"privacy={mode}."
     open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY and not one.supposed]
     if not open_to:
         return [said, f"No attack tried here beats the guess by more than {HARDLY}. Others may exist."]

@@ -106,6 +106,9 @@ def evidence(seen: Sequence[Seen]) -> list[Array]:
 
 def deviations(seen: Sequence[Seen]) -> list[Array]:
     """Of each message, rows that are 0 for items which nobody rated; where one person did, along that one's factors."""
+    if "release" in seen[0].parts:
+        released = (np.asarray(one.parts["release"])[: len(one.cast.V)] for one in seen)
+        return [rows for rows in released if rows.shape[1] > 1]  # the first holds counts only
     if seen[0].cast.settings.make_method() is not None:
         return [one.rows for one in pulls(seen)] or _off_a_common_law(seen)
     first, *later = turns(seen)
