@@ -59,6 +59,7 @@ class Settings:
     sampler: str | Sampler = "uniform"
     active: int = 1
     privacy: Literal["plain", "secagg"] = "plain"  # what the server sees: each client's message, or a cohort's sum
+    clip: float = 0.0  # in "plain": a client's change counts up to so many times the median one; 0: all of it
     min_cohort: int = 10  # with "secagg": a client hides among at least so many, and newcomers among as many newcomers
     seed: int = 0
     dtype: str = "float64"
@@ -91,6 +92,7 @@ class Settings:
         require(0 <= self.extrapolation < 1, f"extrapolation must be at least 0 and below 1, got {self.extrapolation}")
         require(0 < self.entry_penalty <= 1, f"entry_penalty must be above 0 and at most 1, got {self.entry_penalty}")
         require(self.dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {self.dtype!r}")
+        require(self.clip == 0 or 1 <= self.clip < math.inf, f"clip must be 0 (off) or at least 1, got {self.clip}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         require(
             self.min_cohort >= 3, f"min_cohort must be at least 3 (of two, each sees the other), got {self.min_cohort}"
@@ -120,7 +122,10 @@ class Settings:
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
         if self.make_method() is not None:
             require(self.privacy == "plain", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
+            require(not self.clip, f"clip goes with method='fedmc', not {self.method}")
             return
+        if self.privacy != "plain":
+            require(not self.clip, "a server that sees sums only cannot clip single clients: clip goes with 'plain'")
         if self.update == "curvature":
             items = penalties.coefficients(self.penalties(1)[1], self.width)
             require(square, f"update='curvature' needs the square loss, got {self.loss}: use update='exact'")

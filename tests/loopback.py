@@ -103,9 +103,11 @@ class Loopback:
     def fedmc(self, *words, timeout: float = 150) -> subprocess.CompletedProcess:
         return subprocess.run([*FEDMC, *map(str, words)], capture_output=True, text=True, timeout=timeout)
 
-    def train(self, run: str, rounds: int, *options, privacy: str = "plain") -> subprocess.CompletedProcess:
+    def train(
+        self, run: str, rounds: int, *options, privacy: str = "plain", timeout: float = 150
+    ) -> subprocess.CompletedProcess:
         words = "--rank", 3, "--rounds", rounds, "--run", run, "--privacy", privacy, *options
-        return self.fedmc("federation", "train", self.folder / "server", *words)
+        return self.fedmc("federation", "train", self.folder / "server", *words, timeout=timeout)
 
     def resume(self, run: str) -> subprocess.CompletedProcess:
         return self.fedmc("federation", "resume", self.folder / "server", "--run", run)

@@ -115,6 +115,7 @@ def stock(loopback: Loopback, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
     made = Loopback(tmp_path)
     try:
@@ -126,7 +127,7 @@ def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
 
         made.stop("east")
         stock(made, "east")  # it works with our bundle too, to the same bits ...
-        done = made.train("stock", 2)
+        done = made.train("stock", 1, timeout=400)
         assert done.returncode == 0, done.stderr + made.log("east")
         made.check_bits("stock")
         said.unlink()

@@ -38,6 +38,7 @@ KINDS = {
     "exact": Settings.preset("fast", rank=3, update="exact", active=2),
     "curvature": Settings.preset("fast", rank=3, active=2),
     "secagg": Settings.preset("fast", rank=3, active=3, privacy="secagg", min_cohort=3),
+    "clipped": Settings.preset("fast", rank=3, active=3, clip=1.0),
 }
 KEYS = [Ed25519PrivateKey.generate() for _ in range(NODES)]
 PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
@@ -102,7 +103,7 @@ class World:
         begun = None
         if self.path.exists():
             found = checkpoint.load(self.path)
-            engine.counted = dict(found.counted)
+            engine.counted, engine.factors = dict(found.counted), dict(found.factors)
             begun = Begun(found.number, found.cast, found.state, found.opening)
             if begun.number >= number:
                 return begun
@@ -110,8 +111,8 @@ class World:
         def on_state(now):
             nonlocal begun
             self.tick("the server before its checkpoint")
-            saved = Checkpoint(RUN, now.number, now.cast, now.state, engine.counted, CATALOGUE, now.opening)
-            checkpoint.save(self.path, saved)
+            stands = now.number, now.cast, now.state, engine.counted, CATALOGUE, now.opening, engine.factors
+            checkpoint.save(self.path, Checkpoint(RUN, *stands))
             begun = now
             self.tick("the server after its checkpoint")
 
@@ -159,6 +160,7 @@ def test_the_same_bits_as_the_simulation(kind, tmp_path):
         pytest.param("exact", marks=pytest.mark.slow),
         "curvature",
         pytest.param("secagg", marks=pytest.mark.slow),
+        pytest.param("clipped", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.timeout(900)

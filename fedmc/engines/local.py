@@ -14,6 +14,7 @@ from fedmc.engines.spill import Spilled
 from fedmc.errors import require
 from fedmc.messages import CHANGING, Broadcast, Sums, add_up
 from fedmc.partition import Shard
+from fedmc.privacy import clipping
 from fedmc.privacy.words import length_of, respond_in_words, to_sums
 
 TOGETHER = 200_000  # ratings of clients that take their turns together
@@ -48,7 +49,7 @@ class LocalEngine:
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
-        if cast.settings.privacy == "secagg":
+        if cast.settings.privacy == "secagg" or cast.settings.clip:
             return self._ask_in_words(cast, sorted(clients))
         pending: dict[int, ClientState | None] = {}
         groups = self._groups(sorted(clients), cast)
@@ -67,8 +68,9 @@ class LocalEngine:
         return total
 
     def _ask_in_words(self, cast: Broadcast, clients: list[int]) -> Sums:
-        require(isinstance(self.states, list), "privacy='secagg' keeps the states in memory: leave out `spill`")
-        pending: dict[int, ClientState | None] = {}
+        require(isinstance(self.states, list), "secagg and clip keep the states in memory: leave out `spill`")
+        pending: dict[int, Any] = {}
+        changes: dict[int, Any] = {}
         total = np.zeros(length_of(cast, self.items), np.int64)
         efforts = [self.shards[k].by_user.nnz * _effort(cast) for k in clients]
 
@@ -78,7 +80,14 @@ class LocalEngine:
 
         for client, (state, words) in zip(clients, threads.in_order(turn, clients, efforts), strict=True):
             pending[client] = state
-            total += words
+            if cast.settings.clip and cast.task in CHANGING:
+                changes[client], total[-1] = words[:-1], total[-1] + words[-1]  # how many joined is not clipped
+            else:
+                total += words
+        for client, factor in clipping.factors(changes, cast.settings.clip).items() if changes else ():
+            total[:-1] += clipping.counted(changes[client], factor)
+            before: Any = self.states[client]
+            pending[client] = clipping.settle(pending[client], before, factor)
         self._keep(cast, pending)
         return to_sums(total, cast, self.items, total.nbytes * len(clients))
 

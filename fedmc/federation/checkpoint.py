@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ class Checkpoint(NamedTuple):
     counted: dict[int, int]  # each node's last round that is in the sum
     catalogue: str
     opening: float | None  # the objective at the start, which divergence is measured by
+    factors: Mapping[int, float] = MappingProxyType({})  # how much of each node's last round counted
 
 
 def save(path: Path, found: Checkpoint) -> None:
@@ -33,6 +36,7 @@ def save(path: Path, found: Checkpoint) -> None:
     more: dict[str, Any] = {
         "format": FORMAT, "number": found.number, "seen": found.state.seen, "opening": found.opening,
         "counts": {str(client): number for client, number in found.counted.items()},
+        "factors": {str(client): float(factor).hex() for client, factor in found.factors.items()},
     }  # fmt: skip
     write_whole(path, to_bytes(arrays, words | more))
 
@@ -44,10 +48,12 @@ def load(path: Path) -> Checkpoint:
             raise DataError(f"it has format {words.get('format')}, this fedmc reads {FORMAT}")
         request = decode(arrays, words)
         counted = {int(client): int(number) for client, number in words["counts"].items()}
+        factors = {int(client): float.fromhex(factor) for client, factor in words["factors"].items()}
         state = ServerState(arrays["S"], np.ascontiguousarray(arrays["state_V"]), int(words["seen"]))
         return Checkpoint(
-            request.run, int(words["number"]), request.cast, state, counted, request.catalogue, words["opening"]
-        )
+            request.run, int(words["number"]), request.cast, state, counted, request.catalogue, words["opening"],
+            factors,
+        )  # fmt: skip
     except FileNotFoundError:
         raise DataError(f"there is no checkpoint {path}") from None
     except (DataError, OSError, ValueError, KeyError, TypeError) as error:

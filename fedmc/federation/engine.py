@@ -26,6 +26,8 @@ from fedmc.federation.wire import (
     to_bytes,
 )  # fmt: skip
 from fedmc.messages import CHANGING, Broadcast, Sparse, Sums, add_up
+from fedmc.privacy import clipping
+from fedmc.privacy.words import STEP_OF_NUMBERS, to_sums, to_words
 from fedmc.replies import largest, shapes
 
 log = logging.getLogger("fedmc.server")
@@ -62,9 +64,10 @@ class FederatedEngine:
         self.transport, self.run, self.catalogue, self.quorum = transport, run, catalogue, quorum
         self._clients, self._items = clients, items
         self.counted: dict[int, int] = dict(counted or {})  # each node's last round that is in the server's sum
+        self.factors: dict[int, float] = {}  # how much of that round's change counted, where changes are clipped
         self.pinned = pinned or {}  # the nodes' public identities, for secure aggregation
         self.absent: list[Absent] = []
-        self._before = dict(self.counted)
+        self._before = self.counted, self.factors
 
     @property
     def clients(self) -> int:
@@ -80,17 +83,18 @@ class FederatedEngine:
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered, and who they are."""
-        asked = sorted(clients)
+        asked, before = sorted(clients), (dict(self.counted), dict(self.factors))
         total = self._ask_in_hiding(cast, asked) if cast.settings.privacy == "secagg" else self._ask(cast, asked)
         assert total.clients is not None
         if cast.task in CHANGING:
-            self._before = dict(self.counted)
+            self._before = before
             self.counted |= dict.fromkeys(total.clients, cast.round)
         return total
 
     def request(self, client: int, cast: Broadcast, invitation: Invitation | None = None) -> bytes:
         counted = self.counted.get(client, NEVER)
-        asked = Request(self.run, client, cast, counted, self.catalogue, invitation=invitation)
+        factor = self.factors.get(client, 1.0)
+        asked = Request(self.run, client, cast, counted, self.catalogue, factor=factor, invitation=invitation)
         return to_bytes(*encode(asked))
 
     def _ask(self, cast: Broadcast, asked: list[int]) -> Sums:
@@ -107,8 +111,21 @@ class FederatedEngine:
             raise TooFewError(
                 f"round {cast.round}: {len(counted)} of {len(asked)} nodes took part, {needed} must ({missing})"
             )
-        total = add_up(counted[client] for client in sorted(counted))
-        return Sums(total.parts, total.sent, tuple(sorted(counted)))
+        clients = tuple(sorted(counted))
+        total = self._clipped(counted, cast) if cast.settings.clip else add_up(counted[client] for client in clients)
+        return Sums(total.parts, total.sent, clients)
+
+    def _clipped(self, messages: dict[int, Sums], cast: Broadcast) -> Sums:
+        """The sum of what counts of whole numbers."""
+        sent = sum(message.sent for message in messages.values())
+        if cast.task in CHANGING:
+            self.factors |= clipping.factors({k: message["S"] for k, message in messages.items()}, cast.settings.clip)
+            for client, message in messages.items():
+                message.parts["S"] = clipping.counted(message["S"], self.factors[client])
+        total = sum(
+            to_words({name: message[name] for name in shapes(cast, self._items)}) for message in messages.values()
+        )
+        return to_sums(np.asarray(total), cast, self._items, sent)
 
     def _ask_in_hiding(self, cast: Broadcast, asked: list[int]) -> Sums:
         """By secure aggregation; a session in which too many were lost is begun anew, with new keys."""
@@ -136,7 +153,7 @@ class FederatedEngine:
 
     def undo(self) -> None:
         """The last round cannot be counted: the nodes will hear so."""
-        self.counted = dict(self._before)
+        self.counted, self.factors = self._before
 
     def _read(self, client: int, cast: Broadcast, answer: bytes | None) -> Sums | None:
         """A node's sums, or None and a line in the log."""
@@ -175,6 +192,8 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
     for name, shape in wanted.items():
         part: Any = reply.sums.parts[name]
         values = part.values if isinstance(part, Sparse) else part
+        if cast.settings.clip and (isinstance(part, Sparse) or part.dtype != np.int64):
+            raise DataError(f"{name} must be whole numbers")
         if values.dtype.name not in ("float32", "float64", "int32", "int64") or not values.dtype.isnative:
             raise DataError(f"{name} is of type {values.dtype}")
         if isinstance(part, Sparse):
@@ -183,7 +202,8 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
             raise DataError(f"{name} has shape {part.shape}, expected {shape}")
         if not np.isfinite(values).all():
             raise DataError(f"{name} is not finite")
-    if cast.task in CHANGING and reply.sums.number("joined") != (0 if known else 1):
+    one = 1 << STEP_OF_NUMBERS if cast.settings.clip else 1
+    if cast.task in CHANGING and reply.sums.number("joined") != (0 if known else one):
         raise DataError("it joins twice" if known else "it never joined")
 
 

@@ -38,7 +38,8 @@ from fedmc.federation.wire import (
 )
 from fedmc.messages import CHANGING, Broadcast, Sums
 from fedmc.partition import Shard
-from fedmc.privacy.words import difference, respond_in_words
+from fedmc.privacy.clipping import settle
+from fedmc.privacy.words import difference, parts_of, respond_in_words
 from fedmc.settings import PRIVACY
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class Node:
         if cast.task == "finish":
             self.on_finish(request, users_at(shard, committed.state, cast))
             state, sums = committed.state, Sums.of()
+        elif cast.settings.clip:
+            before: Any = committed.state
+            state, words = respond_in_words(shard, before, cast)
+            sums = Sums.of(**parts_of(words, cast, len(cast.V)))
         else:
             state, sums = respond(shard, committed.state, cast)
         reply = _bytes(request, OK, sums)
@@ -228,7 +233,7 @@ class Node:
         if self._stale(request, pending):
             raise _RefusedError("wrong-round")
         if pending.state is not None and request.counted >= pending.round:
-            self.store.promote(request.run)
+            self._promote(request, pending)
         elif pending.state is not None and request.cast.task in CHANGING:
             self.store.drop(request.run)
         committed = self.store.get(request.run, "committed")
@@ -240,6 +245,15 @@ class Node:
         if request.cast.task in CHANGING and committed.round >= request.cast.round:
             raise _RefusedError("wrong-round")
         return committed
+
+    def _promote(self, request: Request, pending: Entry) -> None:
+        """The pending state was counted, as much of it as the server says."""
+        if request.cast.settings.clip:
+            now: Any = pending.state
+            before: Any = self.store.get(request.run, "committed").state
+            self.store.promote(request.run, settle(now, before, request.factor))
+        else:
+            self.store.promote(request.run)
 
     def _numbered(self, request: Request) -> Shard:
         """The shard under the number that the server knows this node by: its start is drawn from that."""

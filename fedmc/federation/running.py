@@ -166,15 +166,15 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     engine = FederatedEngine(transport, plan.run, len(everyone), plan.items, plan.catalogue, plan.quorum, pinned=known)
     if saved.exists():
         found = checkpoint.load(saved)
-        engine.counted = dict(found.counted)
+        engine.counted, engine.factors = dict(found.counted), dict(found.factors)
         begun = Begun(found.number, found.cast, found.state, found.opening)
         folder.say(round=begun.number)
 
     def on_state(now: Begun) -> None:
         nonlocal begun
         begun = now
-        state = Checkpoint(plan.run, now.number, now.cast, now.state, engine.counted, plan.catalogue, now.opening)
-        checkpoint.save(saved, state)
+        stands = now.number, now.cast, now.state, engine.counted
+        checkpoint.save(saved, Checkpoint(plan.run, *stands, plan.catalogue, now.opening, engine.factors))
         absent = [one._asdict() | {"organisation": plan.organisations[one.client]} for one in engine.absent[-20:]]
         folder.say(round=now.number, absent=absent)
 

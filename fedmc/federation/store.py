@@ -115,9 +115,13 @@ class Store:
         with self._transaction():
             self._put(run, "pending", entry)
 
-    def promote(self, run: str) -> None:
-        """The pending entry was counted: it is the committed one now."""
+    def promote(self, run: str, state: ClientState | None = None) -> None:
+        """The pending entry was counted: it is the committed one now, with this state if there is another."""
         with self._transaction():
+            if state is not None:
+                self._database.execute(
+                    "UPDATE states SET state = ? WHERE run = ? AND kind = 'pending'", (_dump(state), run)
+                )
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'committed'", (run,))
             self._database.execute(
                 "UPDATE states SET kind = 'committed', key = NULL, reply = NULL WHERE run = ? AND kind = 'pending'",

@@ -59,12 +59,13 @@ class Request(NamedTuple):
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
     version: str = __version__
+    factor: float = 1.0  # how much of that round's change was counted, where changes are clipped
     invitation: Invitation | None = None
 
     @property
     def key(self) -> str:
         """What makes two requests the same: asked again, a node does the same work."""
-        return self._hash(counted=None, invitation=None)
+        return self._hash(counted=None, factor=None, invitation=None)
 
     @property
     def question(self) -> str:
@@ -113,7 +114,7 @@ def encode(request: Request) -> tuple[dict[str, Array], dict[str, Any]]:
         "version": request.version, "task": cast.task, "round": cast.round, "clients": cast.clients,
         "settings": cast.settings.to_dict(), "settings_hash": hash_of(cast.settings), "full": cast.full,
         "mean": float(cast.scaling.mean).hex(), "scale": float(cast.scaling.scale).hex(),
-        "invitation": request.invitation,
+        "factor": float(request.factor).hex(), "invitation": request.invitation,
     }  # fmt: skip
     return arrays, words
 
@@ -133,7 +134,7 @@ def decode(arrays: dict[str, Array], words: dict[str, Any]) -> Request:
         )  # fmt: skip
         return Request(
             str(words["run"]), int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"],
-            _invitation(words["invitation"]),
+            float.fromhex(words["factor"]), _invitation(words["invitation"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise DataError(f"not a request of this protocol: {error}") from None

@@ -56,12 +56,23 @@ def difference(now: Counted, before: Counted | None) -> Array:
 
 def to_sums(total: Array, cast: Broadcast, items: int, sent: int) -> Sums:
     """The sums that words add up to."""
+    parts = {name: from_fixed(part, _step(name)) for name, part in parts_of(total, cast, items).items()}
+    return Sums(parts, sent)
+
+
+def parts_of(words: Array, cast: Broadcast, items: int) -> dict[str, Array]:
+    """The same whole numbers by name."""
     parts, start = {}, 0
     for name, shape in shapes(cast, items).items():
         stop = start + int(np.prod(shape))
-        parts[name] = from_fixed(total[start:stop], _step(name)).reshape(shape)
+        parts[name] = words[start:stop].reshape(shape)
         start = stop
-    return Sums(parts, sent)
+    return parts
+
+
+def to_words(parts: dict[str, Array]) -> Array:
+    """And back: parts in the order of their names in `shapes`."""
+    return np.concatenate([part.ravel() for part in parts.values()])
 
 
 def length_of(cast: Broadcast, items: int) -> int:
