@@ -309,3 +309,18 @@ def test_no_drift_over_rounds():
 def test_overflow_is_refused(value):
     with pytest.raises(InputError, match="beyond what secure sums carry"):
         fixed.to_fixed(np.array([0.0, value]), 40, fixed.limit_of(100, 40))
+
+
+@given(
+    st.integers(0, 2 * primitives.PIECE + 3), st.lists(st.sampled_from([1, -1]), max_size=3), st.sampled_from([32, 64])
+)
+@settings(max_examples=20, deadline=None)
+def test_masks_in_pieces_are_the_masks(length, signs, bits):
+    dtype = {32: np.uint32, 64: np.uint64}[bits]
+    words = np.arange(length, dtype=dtype)
+    keys = [(hashlib.sha256(bytes([k])).digest(), sign) for k, sign in enumerate(signs)]
+    expected = words.copy()
+    for key, sign in keys:
+        mask = primitives.mask(key, length, dtype)
+        expected = expected + mask if sign > 0 else expected - mask
+    np.testing.assert_array_equal(primitives.add_masks(words, keys), expected)

@@ -161,10 +161,9 @@ class Member:
         for peer, content in sealed.items():
             plain = p.unseal(self._seal_key(peer, self.number), content, self._pair(peer, self.number))
             self._held[peer] = plain[: p.SHARE], plain[p.SHARE :]
-        hidden = words + self_mask(self._b, session)
-        for peer in sealed:
-            hidden = add_pair(hidden, self._mask_private, self.number, peer, self._peers[peer].mask_key, session)
-        return hidden
+        masks = [(self_key(self._b, session), 1)]
+        masks += [pair(self._mask_private, self.number, peer, self._peers[peer].mask_key, session) for peer in sealed]
+        return p.add_masks(words, masks)
 
     def confirm(self, survivors: tuple[int, ...]) -> bytes:
         """A signature under the list of members whose words arrived."""
@@ -276,14 +275,15 @@ class Collector:
         lost = sorted(set(self.sealed) - set(survivors))
         total = np.zeros(session.length, session.dtype)
         for member in survivors:
-            total = total + self.hidden[member] - self_mask(self._secret(revealed, member, True), session)
+            total += self.hidden[member]
+        masks = [(self_key(self._secret(revealed, member, True), session), -1) for member in survivors]
         for member in lost:
             private = self._secret(revealed, member, False)
             if p.public_of(private) != self.adverts[member].mask_key:
                 raise DataError(f"the shares of {member}'s key do not give its key")
-            for peer in survivors:  # each added the opposite of what the lost one would have
-                total = add_pair(total, private, member, peer, self.adverts[peer].mask_key, session)
-        return total
+            # Each survivor added the opposite of what the lost one would have.
+            masks += [pair(private, member, peer, self.adverts[peer].mask_key, session) for peer in survivors]
+        return p.add_masks(total, masks)
 
     def _secret(self, revealed: Mapping[int, Revealed], member: int, survived: bool) -> bytes:
         shares = {}
@@ -301,16 +301,16 @@ class Collector:
         return messages
 
 
-def self_mask(b: bytes, session: Session) -> Array:
-    return p.mask(p.derive(b, b"self" + session.label), session.length, session.dtype)
+def self_key(b: bytes, session: Session) -> bytes:
+    """Of the mask that hides a member's words even if all its pairs are known."""
+    return p.derive(b, b"self" + session.label)
 
 
-def add_pair(words: Array, private: bytes, own: int, peer: int, public: bytes, session: Session) -> Array:
-    """words +- the mask of a pair: plus at the smaller number, minus at the larger, so that it goes out in the sum."""
+def pair(private: bytes, own: int, peer: int, public: bytes, session: Session) -> tuple[bytes, int]:
+    """The key of a pair's mask, and its sign: plus at the smaller number, minus at the larger, so that it goes out."""
     low, high = sorted((own, peer))
     key = p.agree(private, public, b"mask" + session.label + _number(low) + _number(high))
-    noise = p.mask(key, session.length, session.dtype)
-    return words + noise if own == low else words - noise
+    return key, 1 if own == low else -1
 
 
 def _confirmed(session: Session, survivors: tuple[int, ...]) -> bytes:
