@@ -39,6 +39,7 @@ class Diagnostics(NamedTuple):
     stationarity: float | None = None  # a bound of dist(0, dPhi), after the paper's (122d)
     beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
     certified: bool | None = None  # the theorem speaks of these settings, and beta is above it
+    epsilon: float | None = None  # spent so far, with privacy="dp"
 
 
 class Certificate:
@@ -81,6 +82,8 @@ def diagnose(
 ) -> Diagnostics:
     """Ask all clients for their measures at V and put them together."""
     p, V = cast.clients, cast.V
+    if cast.settings.private and not engine.simulated:
+        return Diagnostics()  # losses and errors would be releases too
     sums = engine.ask(cast._replace(task="measure", full=full), range(p))
     basic = from_sums(sums, cast)
     if not full:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fedmc import curvature
@@ -25,6 +27,9 @@ def shapes(cast: Broadcast, items: int) -> dict[str, tuple[int, ...]]:
         return found
     if cast.task == "finish":
         return {}
+    method: Any = settings.make_method()
+    if settings.private:
+        return {"release": method.shape(cast, items)}
     columns = curvature.columns(width, settings.penalties(1)[1]) if settings.update == "curvature" else width
     return {"S": (items, columns), "joined": ()}
 

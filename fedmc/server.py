@@ -109,6 +109,7 @@ def rounds(
         on_state(Begun(number, cast, state, start))
         measured = number % measure_every == 0 or number == last
         seen = diagnose(engine, cast, state, old, certificate, full) if measured else Diagnostics()
+        seen = seen._replace(epsilon=_spent(settings, number))
         if grown(seen.objective, start):
             engine.undo()
             raise Diverged(number, f"the objective grew from {start:.3g} to {seen.objective:.3g}", "raise beta")
@@ -119,18 +120,33 @@ def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int,
     """Who is asked in a round: those drawn, and with secure aggregation as many more as it takes to hide them."""
     p = engine.clients
     drawn = tuple(int(i) for i in settings.make_sampler(p).draw(number, p, settings.seed))
-    if settings.privacy == "plain" or not drawn:
+    if not settings.hidden or not drawn:
         return drawn
     return cohort(drawn, engine.joined, p, settings.min_cohort, number)
 
 
+def _spent(settings: Settings, number: int) -> float | None:
+    """The epsilon of the rounds so far, by the plan."""
+    if not settings.private:
+        return None
+    from fedmc.privacy.dp import spent
+
+    method: Any = settings.make_method()
+    return spent([method.multiplier(round) for round in range(1, number + 1)], settings.delta)
+
+
 def _check_cohorts(settings: Settings, clients: int, full: bool) -> None:
-    if settings.privacy == "plain":
-        return
     least = settings.min_cohort
-    require(not full, f"full diagnostics show more than sums: not with privacy={settings.privacy!r}")
     require(
-        clients >= least,
+        settings.privacy == "plain" or not full,
+        f"full diagnostics show more than sums: not with privacy={settings.privacy!r}",
+    )
+    require(
+        not settings.private or settings.active == clients,
+        f"with privacy={settings.privacy!r} all {clients} clients take part each time, active is {settings.active}",
+    )
+    require(
+        not settings.hidden or clients >= least,
         f"{clients} clients are too few to hide among, min_cohort is {least}: lower it to say who must be enough, "
         "or use privacy='plain', which hides nothing",
     )
@@ -186,9 +202,9 @@ def start_up(engine: Engine, settings: Settings, first: tuple[int, ...]) -> Star
     """The start: V, the ratings' mean and spread, beta, and with `entry="all"` everybody's S. All of it from sums."""
     p, everyone = engine.clients, range(engine.clients)
     V = start_items(engine.items, settings)
-    cast = Broadcast("moments", 0, p, settings, V)
-    down = up = 0
     method = settings.make_method()
+    cast = Broadcast("moments", 0, p, settings, V, scaling=getattr(method, "scaling", Scaling()))
+    down = up = 0
     auto = settings.beta == "auto" and settings.update != "curvature" and method is None
     public = getattr(method, "scaling", None)
     if public is not None:  # nobody is asked

@@ -29,7 +29,8 @@ FAST: dict[str, Any] = dict(
     extrapolation=0.5, entry_penalty=0.3,
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
-PRIVACY = ("plain", "secagg")
+DP: dict[str, Any] = dict(penalty_users="l2:1.5", penalty_items="none", normalise="none", biases=True)
+PRIVACY = ("plain", "secagg", "dp", "dp+secagg")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,12 @@ class Settings:
     fold_in: bool = False  # refit U to the global V before measuring and at the end
     sampler: str | Sampler = "uniform"
     active: int = 1
-    privacy: Literal["plain", "secagg"] = "plain"  # what the server sees: each client's message, or a cohort's sum
+    privacy: Literal["plain", "secagg", "dp", "dp+secagg"] = "plain"  # what the server sees: docs/privacy.md
+    epsilon: float = 10.0  # with "dp": for each user, over all rounds
+    delta: float = 1e-6
+    dp_rounds: int = 19  # that the budget is divided among
+    ratings_from: float = 1.0  # with "dp": the public range of ratings
+    ratings_to: float = 5.0
     clip: float = 0.0  # in "plain": a client's change counts up to so many times the median one; 0: all of it
     min_cohort: int = 10  # with "secagg": a client hides among at least so many, and newcomers among as many newcomers
     seed: int = 0
@@ -72,6 +78,8 @@ class Settings:
         given = {key: value for key, value in given.items() if value is not None}
         if hasattr(losses.parse(given["loss"]) if isinstance(given.get("loss"), str) else given.get("loss"), "domain"):
             given.setdefault("normalise", "none")  # centred ratings would leave the loss's domain
+        if str(given.get("privacy", "")).startswith("dp"):
+            given = DP | given
         chosen = {**PRESETS[name], **given}
         if given.get("update") == "curvature" and "beta" in given:
             raise InputError("beta has no meaning with update='curvature': leave it out, or use update='exact'")
@@ -120,6 +128,15 @@ class Settings:
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
+        if self.private:
+            require(self.method == "fedmc", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
+            require(not self.clip, "clip goes with privacy='plain'")
+            require(
+                self.normalise == "none",
+                "with privacy='dp' ratings are centred by their public range: normalise='none'",
+            )
+            self.make_method().check(self)  # type: ignore[union-attr]
+            return
         if self.make_method() is not None:
             require(self.privacy == "plain", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
             require(not self.clip, f"clip goes with method='fedmc', not {self.method}")
@@ -156,8 +173,23 @@ class Settings:
             )
         return loss, users, None if auto else _penalty(self.penalty_items)
 
+    @property
+    def hidden(self) -> bool:
+        """The server sees sums over cohorts only."""
+        return "secagg" in self.privacy
+
+    @property
+    def private(self) -> bool:
+        """What leaves a client is noised, for each of its users."""
+        return self.privacy.startswith("dp")
+
     @cached_property
     def _method(self) -> Method | None:
+        if self.private:
+            from fedmc.privacy.private import Private
+
+            scale = self.ratings_from, self.ratings_to
+            return Private(self.epsilon, self.delta, self.dp_rounds, *scale, hidden=self.hidden)
         return methods.parse(self.method) if isinstance(self.method, str) else self.method
 
     def make_method(self) -> Method | None:

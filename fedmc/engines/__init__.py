@@ -16,6 +16,11 @@ class Engine(Protocol):
     @property
     def items(self) -> int: ...
     @property
+    def simulated(self) -> bool:
+        """All clients are in this process: what is measured leaves nobody."""
+        ...
+
+    @property
     def joined(self) -> Set[int]:
         """The clients that have a part in the server's sum."""
         ...

@@ -43,13 +43,15 @@ class LocalEngine:
     def items(self) -> int:
         return int(self.shards[0].by_user.shape[1])
 
+    simulated = True
+
     @property
     def joined(self) -> Set[int]:
         return self._joined
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
-        if cast.settings.privacy == "secagg" or cast.settings.clip:
+        if cast.settings.hidden or cast.settings.clip:
             return self._ask_in_words(cast, sorted(clients))
         pending: dict[int, ClientState | None] = {}
         groups = self._groups(sorted(clients), cast)

@@ -128,7 +128,7 @@ class _Session:
         return said.arrays
 
     def _checked(self, sums: Sums, survivors: tuple[int, ...]) -> Sums:
-        if self.cast.task in CHANGING:
+        if "joined" in sums.parts:
             expected = sum(member not in self.engine.joined for member in survivors)
             if sums.number("joined") != expected:
                 raise DataError(f"{sums.number('joined'):g} nodes say that they are new, {expected} are")

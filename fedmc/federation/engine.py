@@ -78,13 +78,17 @@ class FederatedEngine:
         return self._items
 
     @property
+    def simulated(self) -> bool:
+        return False
+
+    @property
     def joined(self) -> Set[int]:
         return self.counted.keys()
 
     def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered, and who they are."""
         asked, before = sorted(clients), (dict(self.counted), dict(self.factors))
-        total = self._ask_in_hiding(cast, asked) if cast.settings.privacy == "secagg" else self._ask(cast, asked)
+        total = self._ask_in_hiding(cast, asked) if cast.settings.hidden else self._ask(cast, asked)
         assert total.clients is not None
         if cast.task in CHANGING:
             self._before = before
@@ -203,7 +207,7 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
         if not np.isfinite(values).all():
             raise DataError(f"{name} is not finite")
     one = 1 << STEP_OF_NUMBERS if cast.settings.clip else 1
-    if cast.task in CHANGING and reply.sums.number("joined") != (0 if known else one):
+    if "joined" in wanted and reply.sums.number("joined") != (0 if known else one):
         raise DataError("it joins twice" if known else "it never joined")
 
 

@@ -61,6 +61,8 @@ class NodeConfig:
     seed: int = 0
     accept: tuple[str, ...] = ("secagg",)  # kinds of privacy that the organisation agreed to
     min_cohort: int = 10  # the fewest that it wants to be hidden among
+    epsilon: float = 0.0  # with dp: what may be spent on its users, over all runs; 0: nothing
+    delta: float = 1e-6
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -172,6 +174,7 @@ def load_node(folder: Path) -> NodeConfig:
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
+    require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
     require(config.min_cohort >= 3, f"min_cohort must be at least 3, got {config.min_cohort}", DataError)
     require(
         bool(config.source),
@@ -221,8 +224,10 @@ def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
 
 NODE = """organisation = "{organisation}"
 server = "{server}"
-accept = [{accept}]  # kinds of runs to take part in: secagg (the server sees sums only), plain (it sees your messages)
+accept = [{accept}]  # runs to take part in: secagg (the server sees sums), dp (noised), dp+secagg, plain (as they are)
 min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
+# epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
+# delta = 1e-6
 
 [ratings]
 # A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.

@@ -18,11 +18,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import __version__
 from fedmc.client import respond, users_at
-from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.errors import DataError, Diverged, FedmcError, InputError
 from fedmc.federation.store import Entry, Store
 from fedmc.federation.wire import (
     NEVER,
@@ -39,6 +40,7 @@ from fedmc.federation.wire import (
 from fedmc.messages import CHANGING, Broadcast, Sums
 from fedmc.partition import Shard
 from fedmc.privacy.clipping import settle
+from fedmc.privacy.ledger import Ledger, OverBudgetError
 from fedmc.privacy.words import difference, parts_of, respond_in_words
 from fedmc.settings import PRIVACY
 
@@ -71,11 +73,12 @@ class Node:
         *,
         identity: Identity | None = None,
         accepted: Sequence[str] = PRIVACY,
+        ledger: Ledger | None = None,
     ) -> None:
         self.shard, self.catalogue, self.store, self.ratings, self.on_finish = (
             shard, catalogue, store, ratings, on_finish,
         )  # fmt: skip
-        self.identity, self.accepted = identity, accepted
+        self.identity, self.accepted, self.ledger = identity, accepted, ledger
         self._said: tuple[tuple[str, int] | None, bytes] = None, b""
         self._seat: Seat | None = None
 
@@ -127,7 +130,7 @@ class Node:
             sums = Sums.of(**parts_of(words, cast, len(cast.V)))
         else:
             state, sums = respond(shard, committed.state, cast)
-        reply = _bytes(request, OK, sums)
+        reply = self._released(request, _bytes(request, OK, sums))
         if cast.task in CHANGING:
             self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
         else:
@@ -163,15 +166,33 @@ class Node:
         """What is asked for, as whole numbers, and whether it is this node's first contribution."""
         cast = request.cast
         pending = self.store.get(request.run, "pending")
-        if cast.task in CHANGING and pending.round == cast.round > request.counted and pending.key == request.key:
+        again = pending.round == cast.round > request.counted and pending.key == request.key
+        if cast.task in CHANGING and again:
             before: Any = self.store.get(request.run, "committed").state
             now: Any = pending.state
-            return difference(now, before), before is None
+            kept = np.frombuffer(pending.reply or b"", np.int64)  # a release: the same noise again
+            return kept if cast.settings.private else difference(now, before), before is None
         before = self._settled(request, pending).state
         state, words = respond_in_words(self._numbered(request), before, cast)
+        words = np.frombuffer(self._released(request, words.tobytes()), np.int64)
         if cast.task in CHANGING:
-            self.store.hold(request.run, Entry(cast.round, state, request.key, b""))
+            release = words.tobytes() if cast.settings.private else b""
+            self.store.hold(request.run, Entry(cast.round, state, request.key, release))
         return words, before is None and cast.task in CHANGING
+
+    def _released(self, request: Request, content: bytes) -> bytes:
+        """What may leave: with noise, by the ledger, which refuses, or gives again what it gave before."""
+        settings, number = request.cast.settings, request.cast.round
+        if not settings.private or request.cast.task == "finish":
+            return content
+        if self.ledger is None:
+            raise _RefusedError("over-budget")
+        method: Any = settings.make_method()
+        try:
+            return self.ledger.release(f"{request.run}/{request.key}", method.multiplier(number), lambda: content)
+        except (OverBudgetError, InputError) as error:
+            log.error("round %s of run %s: %s", number, request.run, error)
+            raise _RefusedError("over-budget") from None
 
     def _answer_stage(self, arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
         from fedmc.federation.stages import Stage, decode_stage, encode_stage
@@ -212,9 +233,13 @@ class Node:
     def _check_privacy(self, request: Request) -> None:
         """The kind of run is one that was agreed to, and what it hides is asked for in hiding."""
         cast = request.cast
-        hidden = cast.settings.privacy == "secagg" and cast.task != "finish"
+        hidden = cast.settings.hidden and cast.task != "finish"
         if cast.settings.privacy not in self.accepted or hidden != (request.invitation is not None):
             raise _RefusedError("wrong-privacy")
+        if cast.settings.private and cast.task not in ("round", "finish"):
+            raise _RefusedError("wrong-privacy")  # nothing leaves that is not noised
+        if cast.settings.private and request.invitation and len(request.invitation.cohort) != cast.clients:
+            raise _RefusedError("not-hidden")  # each adds its share of the noise, so that all of them must be there
         if hidden and (self.identity is None or cast.full):
             raise _RefusedError("wrong-member" if self.identity is None else "wrong-privacy")
         if hidden and self.identity is not None:

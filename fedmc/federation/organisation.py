@@ -21,6 +21,7 @@ from fedmc.federation.wire import Request
 from fedmc.model import Model
 from fedmc.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.preparing import Plan, read_parts, write_prepared
+from fedmc.privacy.ledger import Ledger
 from fedmc.training import pattern
 
 Array = NDArray[Any]
@@ -39,7 +40,7 @@ class Opened(NamedTuple):
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    hidden = "secagg" in config.accept
+    hidden = any("secagg" in one for one in config.accept)
     identity = identity_of(config.folder, config.organisation, config.min_cohort) if hidden else None
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
@@ -75,6 +76,13 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
     return parts.report
 
 
+def _ledger(config: NodeConfig) -> Ledger | None:
+    """What was released about these ratings, over all runs and restarts."""
+    if not config.epsilon:
+        return None
+    return Ledger(config.path("state") / "ledger.sqlite", config.epsilon, config.delta)
+
+
 def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
     """The node of an opened folder; at the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
@@ -91,5 +99,5 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        identity=opened.identity, accepted=config.accept,
+        identity=opened.identity, accepted=config.accept, ledger=_ledger(config),
     )  # fmt: skip

@@ -20,9 +20,10 @@ import numpy as np
 from fedmc.client import ClientState, Fitted, Tied, TiedRated
 from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
+from fedmc.privacy.private import Users
 from fedmc.privacy.words import Counted
 
-KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted}
+KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted, "Users": Users}
 WHOLE = "whole numbers"  # beside the fields of the state inside
 FORMAT = 1
 SCHEMA = """

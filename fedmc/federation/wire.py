@@ -32,6 +32,7 @@ STATUS = {
     "wrong-settings": "the settings do not match their hash, or the node cannot run them",
     "wrong-round": "the round is behind one that the node has already committed",
     "wrong-privacy": "the node's organisation did not agree to this kind of run: its config.toml says to which",
+    "over-budget": "the node's organisation would go over its privacy budget: its own log says by how much",
     "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
     "no-session": "the node was restarted within a session of secure aggregation",
     "not-hidden": "the node would not be hidden by this session: its own log says why",

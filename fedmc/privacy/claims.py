@@ -6,7 +6,18 @@ from fedmc.settings import Settings
 
 
 def claim(settings: Settings) -> str:
-    if settings.privacy == "secagg":
+    if settings.private:
+        noise = (
+            "each client adds its share of the noise, which holds if two thirds of them do"
+            if settings.hidden
+            else "each client adds all the noise itself"
+        )
+        bound = f"(epsilon {settings.epsilon:g}, delta {settings.delta:g})"
+        return (
+            f"privacy {settings.privacy}: what leaves a client is {bound}-differentially private for each of its "
+            f"users, over {settings.dp_rounds} rounds; {noise}"
+        )
+    if settings.hidden:
         return (
             f"privacy secagg: the server sees sums over cohorts of at least {settings.min_cohort} clients and no "
             "client's own message. What the sums and the model say of all of them together is not hidden"

@@ -37,11 +37,13 @@ class Counted(NamedTuple):
         return np.asarray(self.inner.U)
 
 
-def respond_in_words(shard: Shard, state: Counted | None, cast: Broadcast) -> tuple[Counted | None, Array]:
+def respond_in_words(shard: Shard, state: Any, cast: Broadcast) -> tuple[Any, Array]:
     """As `client.respond`: the new state, and the reply as words (int64) of a length that depends on the task only."""
-    after, sums = respond(shard, None if state is None else state.inner, cast)
+    after, sums = respond(shard, state.inner if isinstance(state, Counted) else state, cast)
     if cast.task not in CHANGING:
         return state, _words(sums.parts, cast, shard)
+    if cast.settings.private:
+        return after, _words(sums.parts, cast, shard)  # a release is whole and new each time, and in whole steps
     S = _fixed(contribution(shard, after, cast), STEP_OF_SUMS, cast)
     now = Counted(after, S)
     return now, difference(now, state)
@@ -91,7 +93,7 @@ def _words(parts: dict[str, Any], cast: Broadcast, shard: Shard) -> Array:
 
 
 def _step(name: str) -> int:
-    return STEP_OF_SUMS if name == "S" else STEP_OF_NUMBERS
+    return STEP_OF_SUMS if name in ("S", "release") else STEP_OF_NUMBERS
 
 
 def _fixed(values: Array, bits: int, cast: Broadcast) -> Array:

@@ -1,0 +1,146 @@
+"""Differential privacy in a federation: nothing leaves that is not noised, and nothing over the budget, ever."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
+
+from fedmc.engines.local import LocalEngine
+from fedmc.errors import InputError, TooFewError
+from fedmc.federation.wire import decode, decode_reply, from_bytes
+from fedmc.partition import make_shards
+from fedmc.privacy.dp import spent
+from fedmc.privacy.words import STEP_OF_SUMS
+from fedmc.server import rounds
+from fedmc.settings import Settings
+from tests.conftest import planted
+from tests.test_federation import KINDS, NODES, World
+from tests.test_sessions import Between, engine_on, invitation, refused
+
+PRIVATE = ["dp", "dp+secagg"]
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_epsilon_is_said_after_each_round_and_is_what_the_ledgers_hold(kind, tmp_path):
+    world = World(tmp_path)
+    wire = Between(world)
+    history = list(itertools.islice(rounds(engine_on(wire), KINDS[kind]), 4))
+    epsilons = [round.diagnostics.epsilon for round in history[1:]]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == pytest.approx(5.0, abs=1e-3)
+    for node in world.nodes.values():
+        assert node.ledger.spent() == pytest.approx(epsilons[-1], abs=1e-3)
+        assert spent(node.ledger.multipliers(), 1e-6) == pytest.approx(5.0, abs=1e-3)
+    tasks = {stage for stage, *_ in wire.seen} - {"share", "mask", "confirm", "reveal"}
+    assert tasks == {"round"}  # no moments, no measurements
+    assert all(round.diagnostics.objective is None for round in history)
+
+
+def test_what_leaves_is_whole_steps_and_nothing_else(tmp_path):
+    wire = Between(World(tmp_path))
+    list(itertools.islice(rounds(engine_on(wire), KINDS["dp"]), 4))
+    for _, _, _, reply in wire.seen:
+        sums = decode_reply(*from_bytes(reply)).sums
+        assert set(sums.parts) == {"release"}
+        steps = sums["release"] * 2.0**STEP_OF_SUMS
+        assert (steps == np.rint(steps)).all()
+        assert (sums["release"] != 0).mean() > 0.99  # noise on every number
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_over_budget_is_refused_by_every_node_in_any_run(kind, tmp_path, caplog):
+    """The budget is of the ratings, not of a run; restarts and new runs do not renew it."""
+    world = World(tmp_path)
+    list(itertools.islice(rounds(engine_on(world), KINDS[kind]), 4))
+    for client in range(NODES):
+        world.revive(client)
+    again = engine_on(world)
+    again.run = "another-run"
+    with pytest.raises(TooFewError, match="over its privacy budget"):
+        list(itertools.islice(rounds(again, KINDS[kind]), 4))
+    assert "would bring epsilon to" in caplog.text
+    assert all(node.ledger.spent() == pytest.approx(5.0, abs=1e-3) for node in world.nodes.values())
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_a_server_that_asks_for_less_noise_gets_nothing(kind, tmp_path):
+    world = World(tmp_path)
+    with pytest.raises(TooFewError, match="over its privacy budget"):
+        list(itertools.islice(rounds(engine_on(world), KINDS[kind].replace(epsilon=500.0)), 2))
+    assert all(node.ledger.multipliers() == [] for node in world.nodes.values())
+
+
+def test_a_node_without_a_budget_releases_nothing(tmp_path):
+    world = World(tmp_path)
+    world.nodes[1].ledger = None
+    with pytest.raises(TooFewError, match=r"node 1: .*over its privacy budget"):
+        list(itertools.islice(rounds(engine_on(world), KINDS["dp"]), 2))
+
+
+def test_asked_again_the_noise_is_the_same(tmp_path):
+    """Also after a crash between the ledger and the store, and after one of the whole node."""
+    world = World(tmp_path)
+    wire = Between(world)
+    list(itertools.islice(rounds(engine_on(wire), KINDS["dp"]), 2))
+    client, asked, reply = wire.seen[0][1:]
+    assert world.nodes[client].answer_bytes(asked) == reply
+    world.revive(client)
+    world.stores[client].drop("a-run")  # as if it had been killed before the state was written
+    assert world.nodes[client].answer_bytes(asked) == reply
+    assert len(world.nodes[client].ledger.multipliers()) == 1
+
+
+def test_shared_noise_needs_everybody(tmp_path):
+    """Each client adds a share of the noise only: in a smaller cohort there would be too little of it."""
+    world = World(tmp_path)
+    wire = Between(world)
+    list(itertools.islice(rounds(engine_on(wire), KINDS["dp+secagg"]), 2))
+    found = decode(*from_bytes(wire.seen[0][2])).cast._replace(round=2)
+    few = invitation((0, 1, 2), 3)
+    assert refused(world, found, invitation=few).status == "not-hidden"
+
+
+def test_metrics_are_not_asked_for_and_not_given(tmp_path):
+    world = World(tmp_path)
+    wire = Between(world)
+    list(itertools.islice(rounds(engine_on(wire), KINDS["dp"]), 2))
+    cast = decode(*from_bytes(wire.seen[0][2])).cast
+    for task in ("measure", "moments", "scale", "start"):
+        assert refused(world, cast._replace(task=task), invitation=None).status == "wrong-privacy"
+
+
+def test_the_simulation_trains_and_measures():
+    shards = shards_of(NODES)
+    for kind in PRIVATE:
+        history = list(itertools.islice(rounds(LocalEngine(shards), KINDS[kind]), 4))
+        assert history[-1].diagnostics.train_rmse is not None
+        assert history[-1].diagnostics.epsilon == pytest.approx(5.0, abs=1e-3)
+        with pytest.raises(InputError, match="divided among 3 rounds"):
+            list(itertools.islice(rounds(LocalEngine(shards), KINDS[kind]), 5))
+
+
+def test_what_goes_with_it():
+    settings = KINDS["dp"]
+    with pytest.raises(InputError, match="all 5 clients take part"):
+        next(rounds(LocalEngine(shards_of(5)), settings))
+    for given, said in (
+        ({"method": "fedavg"}, "goes with method='fedmc'"),
+        ({"normalise": "standard"}, "public range"),
+        ({"epsilon": 0.0}, "epsilon must be above 0"),
+        ({"delta": 1.5}, "delta must lie between 0 and 1"),
+        ({"clip": 1.0}, "clip goes with privacy='plain'"),
+        ({"ratings_from": 5.0}, "range of ratings must not be empty"),
+        ({"biases": False}, "needs biases=True"),
+    ):
+        with pytest.raises(InputError, match=said):
+            settings.replace(**given)
+    assert Settings.preset("fast", privacy="dp", epsilon=3).normalise == "none"
+
+
+def shards_of(number):
+    return make_shards(planted(), np.arange(40) % number, "float64")
