@@ -27,6 +27,8 @@ class FedMC:
 
     Settings left at None take the preset's value: `fast` (the default) or `paper` (FedMC-ADMM as published).
     Measured are as many rounds as cost little, unless `measure_every` says otherwise.
+    `privacy` says what the server would see: "plain", "secagg", "dp" (with `epsilon`, `delta` and the public range of
+    ratings) or "dp+secagg"; `clip` bounds what one client can do in "plain". docs/privacy.md says what each may claim.
     `penalty_users="auto"` chooses the l2 weight first, on a tenth of each client's ratings.
     After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`, `trials_`.
     """
@@ -49,6 +51,13 @@ class FedMC:
         sampler: Any = None,
         normalise: str | None = None,
         biases: bool | None = None,
+        privacy: str = "plain",
+        min_cohort: int | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        ratings_from: float | None = None,
+        ratings_to: float | None = None,
+        clip: float | None = None,
         dtype: str = "float64",
         validation: float = 0.0,
         patience: int | None = None,
@@ -98,7 +107,9 @@ class FedMC:
     def settings(self, clients: int) -> Settings:
         """The settings of a run over that many clients."""
         params = self.get_params()
-        active = min(clients, 10) if params["active"] is None else params["active"]
+        private = str(params["privacy"]).startswith("dp")
+        usual = clients if private else min(clients, 10)
+        active = usual if params["active"] is None else params["active"]
         names = [
             "rank",
             "method",
@@ -111,10 +122,18 @@ class FedMC:
             "sampler",
             "normalise",
             "biases",
+            "privacy",
+            "min_cohort",
+            "epsilon",
+            "delta",
+            "ratings_from",
+            "ratings_to",
+            "clip",
             "dtype",
             "seed",
         ]
-        return Settings.preset(params["preset"], active=active, **{name: params[name] for name in names})
+        more = {"dp_rounds": params["rounds"]} if private else {}
+        return Settings.preset(params["preset"], active=active, **{name: params[name] for name in names}, **more)
 
     def predict(self, users: Any, items: Any) -> Array:
         """Predicted ratings of (user, item) pairs."""

@@ -82,7 +82,8 @@ def train(
     last = history[-1]
     cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
     if last.diagnostics.objective is None:
-        history[-1] = last._replace(diagnostics=from_sums(engine.ask(cast, range(engine.clients)), cast))
+        seen = from_sums(engine.ask(cast, range(engine.clients)), cast)
+        history[-1] = last._replace(diagnostics=seen._replace(epsilon=last.diagnostics.epsilon))
     return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
 
 
@@ -101,13 +102,13 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
     """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
     if not isinstance(settings.method, str):
         return  # a method of the user's own sees its own clients only
-    chosen = settings.replace(active=1, sampler="uniform")
+    chosen = settings.replace(active=3, sampler="uniform", min_cohort=3)
     if chosen.undecided:
         chosen = chosen.replace(penalty_users="l2:1")
     table = sparse.csr_array(np.array([[0.5, 1], [1, 0.5]], ratings_dtype))
-    shard = Shard.of(0, np.arange(2), narrow(table), table)
+    shards = [Shard.of(client, np.arange(2), narrow(table), table) for client in range(3)]
     with suppress(Diverged):
-        for _ in islice(rounds(LocalEngine([shard]), chosen), 3):
+        for _ in islice(rounds(LocalEngine(shards), chosen), 3):
             pass
 
 
@@ -152,4 +153,5 @@ def summary(history: list[Round]) -> dict[str, Any]:
         "bytes_up": sum(round.bytes_up for round in history),
         "bytes_down": sum(round.bytes_down for round in history),
         "certified": last.certified,
+        "epsilon": last.epsilon,
     }

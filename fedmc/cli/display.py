@@ -15,7 +15,7 @@ from typing import Any
 ROWS = {
     "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)", "rounds": "rounds",
     "seconds": "seconds of updates", "bytes_down": "bytes down", "bytes_up": "bytes up", "certified": "beta certified",
-    "stopped": "stopped",
+    "epsilon": "epsilon spent", "stopped": "stopped",
 }  # fmt: skip
 
 
@@ -98,7 +98,8 @@ def progress_of_rounds(total: int) -> Iterator[Callable[[Any], None]]:
             seen = round.diagnostics
             rmse = seen.train_rmse if seen.test_rmse is None else seen.test_rmse
             if seen.objective is not None:
-                bar.update(task, now=f"objective {seen.objective:,.4g}  RMSE {rmse:.4f}")
+                spent = "" if seen.epsilon is None else f"  epsilon {seen.epsilon:.3g}"
+                bar.update(task, now=f"objective {seen.objective:,.4g}  RMSE {rmse:.4f}{spent}")
             bar.update(task, completed=round.number, description="round")
 
         yield show

@@ -13,7 +13,7 @@ import typer
 
 from fedmc.cli.following import follow, in_words, report
 from fedmc.cli.runs import to_json
-from fedmc.cli.train import PENALTIES
+from fedmc.cli.train import PENALTIES, budget
 
 Option = typer.Option
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
@@ -92,8 +92,12 @@ def train(
     quorum: Annotated[int | None, Option(help="So many must take part in a round; all if not given.")] = None,
     patience: Annotated[float, Option(help="Seconds that a round waits for those who are late.")] = 300,
     measure_every: Annotated[int, Option(help="Rounds between measurements.")] = 1,
-    privacy: Annotated[str, Option(help="secagg: the server sees sums only; plain: every message.")] = "secagg",
+    privacy: Annotated[str, Option(help="secagg: the server sees sums; dp, dp+secagg: noised; plain: all.")] = "secagg",
     min_cohort: Annotated[int | None, Option(help="With secagg: the fewest to hide among; 10, or all.")] = None,
+    epsilon: Annotated[float, Option(help="With dp: the budget of each user over all rounds.")] = 10.0,
+    delta: Annotated[float, Option(help="With dp: below one over the number of users.")] = 1e-6,
+    ratings: Annotated[str, Option(help="With dp: the public range of ratings, LOW,HIGH.")] = "1,5",
+    clip: Annotated[float, Option(help="In plain: a change counts up to so many times the median one; 0: all.")] = 0.0,
     dtype: Annotated[str, Option(help="float32 or float64; float32 sends half as much, in plain.")] = "float64",
     seed: Annotated[int, Option(help="Same seed, same ratings: same bits, as in the simulation.")] = 0,
     run: Annotated[str | None, Option(help="A name for the run; the time if not given.")] = None,
@@ -112,13 +116,14 @@ def train(
 
     config = load_server(server)
     p = len(config.organisations)
-    hidden = privacy != "plain"
+    hidden = "secagg" in privacy
     require(p >= 3 or not hidden, f"{p} organisations cannot hide among each other: --privacy plain, if all accept it")
     least = least_of(config.organisations) if min_cohort is None else min_cohort
     require(least <= max(p, 3), f"--min-cohort must be at most {p}, the number of organisations, got {least}")
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        penalty_items=penalty_items, dtype=dtype, seed=seed, privacy=privacy, min_cohort=least,
+        penalty_items=penalty_items, dtype=dtype, seed=seed, privacy=privacy, min_cohort=least, clip=clip,
+        **budget(privacy, epsilon, delta, ratings, rounds),
     )  # fmt: skip
     require(not settings.undecided, "--penalty-users auto needs a simulation: `fedmc tune` on ratings of your own")
     portable(settings)

@@ -44,7 +44,7 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
         federation.train(
             server.folder, rank=RANK, rounds=rounds, run="demo", preset="fast", update=None, penalty_users=None,
             penalty_items=None, active=None, quorum=None, patience=120, measure_every=1, dtype="float64", seed=0,
-            privacy="secagg", min_cohort=None,
+            privacy="secagg", min_cohort=None, epsilon=10.0, delta=1e-6, ratings="1,5", clip=0.0,
             detach=False, as_json=False,
         )  # fmt: skip
         found = federation.find_run(server, "demo")

@@ -25,8 +25,10 @@ def follow(folder: Any, begin_within: float = 60) -> None:
             late = [name for name in found.get("waiting", []) if name in found.get("online", [])]
             lost = [name for name in found.get("waiting", []) if name not in found.get("online", [])]
             there = ", ".join(found.get("online", [])) or "nobody yet"
+            spent = next((line["epsilon"] for line in reversed(lines) if "epsilon" in line), None)
             parts = [
-                "" if rmse is None else f"RMSE {rmse:.4f}", f"online {there}",
+                "" if spent is None else f"epsilon {spent:.3g}", "" if rmse is None else f"RMSE {rmse:.4f}",
+                f"online {there}",
                 f"at work: {', '.join(late)}" if late else "", f"not there: {', '.join(lost)}" if lost else "",
             ]  # fmt: skip
             bar.update(task, completed=found["round"], now="  ".join(part for part in parts if part))
@@ -46,7 +48,9 @@ def report(folder: Any, as_json: bool) -> None:
         "run": folder.path.name, "state": found["state"], "rounds": found["round"], "rmse": rmse, "bytes_up": up,
         "has_model": found.get("has_model", []),
     }  # fmt: skip
+    spent = lines[-1].get("epsilon") if lines else None
     errs = "" if rmse is None else f", RMSE {rmse:.4f}, {up / 1e6:,.1f} MB up"
+    errs += "" if spent is None else f", epsilon {spent:.3g} spent"
     say(f"run {folder.path.name}: {in_words(found)}{errs}")
     if found["state"] == "finished":
         missing = [name for name in folder.plan().organisations if name not in summary["has_model"]]

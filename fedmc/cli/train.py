@@ -30,8 +30,12 @@ def train(
     update: Annotated[str | None, Option(help="linearised, exact or curvature.")] = None,
     sampler: Annotated[str | None, Option(help="uniform, coins, groups or passes.")] = None,
     normalise: Annotated[str | None, Option(help="none, mean or standard.")] = None,
-    privacy: Annotated[str, Option(help="What the server would see: plain (messages) or secagg (sums).")] = "plain",
+    privacy: Annotated[str, Option(help="What the server would see: plain, secagg, dp or dp+secagg.")] = "plain",
     min_cohort: Annotated[int, Option(help="With secagg: the fewest to hide among.")] = 10,
+    epsilon: Annotated[float, Option(help="With dp: the budget of each user over all rounds.")] = 10.0,
+    delta: Annotated[float, Option(help="With dp: below one over the number of users.")] = 1e-6,
+    ratings: Annotated[str, Option(help="With dp: the public range of ratings, LOW,HIGH.")] = "1,5",
+    clip: Annotated[float, Option(help="In plain: a change counts up to so many times the median one; 0: all.")] = 0.0,
     dtype: Annotated[str, Option(help="float32 or float64.")] = "float64",
     test: Annotated[str, Option(help="Held out to test on: a share, last:K, leave:K or date:YYYY-MM-DD.")] = "0.2",
     validation: Annotated[str, Option(help="Held out of the rest, for --patience.")] = "0",
@@ -86,7 +90,8 @@ def train(
     settings = Settings.preset(
         preset, rank=rank, active=active, method=method, beta=_number(beta), loss=loss, penalty_users=penalty_users,
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
-        dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort,
+        dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort, clip=clip,
+        **budget(privacy, epsilon, delta, ratings, rounds),
     )  # fmt: skip
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
@@ -96,7 +101,8 @@ def train(
     if federation.report is not None:
         typer.echo(f"dropped: {federation.report}", err=True)
     p = len(federation.shards)
-    settings = settings.replace(active=min(p, 10) if active is None else active)
+    usual = p if settings.private else min(p, 10)
+    settings = settings.replace(active=usual if active is None else active)
     settings.make_sampler(p)
     word = memory.check(federation.shards, settings, rounds, spill is not None)
     if word is not None:
@@ -159,6 +165,19 @@ def share(text: str) -> str | None:
     except ValueError:
         return text
     return f"random:{number}" if number else None
+
+
+def budget(privacy: str, epsilon: float, delta: float, ratings: str, rounds: int) -> dict[str, Any]:
+    """The settings of differential privacy, where it is asked for."""
+    from fedmc.errors import InputError
+
+    if not privacy.startswith("dp"):
+        return {}
+    try:
+        low, high = (float(part) for part in ratings.split(","))
+    except ValueError:
+        raise InputError(f"--ratings takes two numbers, LOW,HIGH, got {ratings!r}") from None
+    return {"epsilon": epsilon, "delta": delta, "dp_rounds": rounds, "ratings_from": low, "ratings_to": high}
 
 
 def _number(text: str | None) -> float | str | None:
