@@ -335,3 +335,16 @@ def test_sums_of_single_users_leak_on_movielens_1m(data_folder):
     done = real(data_folder, "curvature", 1, 400, privacy="secagg")
     assert found("which items were rated", done)[findings.sum_of(10)].advantage > 0.03
     assert found("which items one person rated", done)[findings.sum_of(10)].attack == 1
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("per_client", [1, 60])
+def test_dp_on_movielens_1m(data_folder, per_client):
+    """At epsilon 5 the noised messages add next to nothing to popularity; with hardly any noise they tell all."""
+    pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
+    users = {1: 400, 60: 6040}[per_client]
+    more = {"privacy": "dp", "active": users // per_client, "dp_rounds": 5}
+    done = real(data_folder, "curvature", per_client, users, epsilon=5.0, **more)
+    assert found("which items were rated", done)[findings.EACH].advantage <= 0.05
+    shown = real(data_folder, "curvature", per_client, users, epsilon=1e7, **more)
+    assert found("which items were rated", shown)[findings.EACH].attack > 0.99

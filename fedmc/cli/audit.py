@@ -9,21 +9,23 @@ import typer
 
 from fedmc.cli.data import PARTITIONS
 from fedmc.cli.display import bar_of, print_table, say, warm_up
-from fedmc.cli.train import PENALTIES, share
-from fedmc.cli.train import _number as number
+from fedmc.cli.train import PENALTIES, budget, number, share
 
 Option = typer.Option
 
 
 def audit(
     source: Annotated[str, typer.Argument(help="Whatever `train` takes, or like:ml-1m, made up.")],
-    privacy: Annotated[str, Option(help="plain, secagg, or both with a comma between.")] = "plain",
+    privacy: Annotated[str, Option(help="plain, secagg, dp or dp+secagg; several with commas.")] = "plain",
     rank: Annotated[int, Option(help="Number of factors.")] = 10,
     clients: Annotated[int, Option(help="Simulated clients that the users are spread over.")] = 10,
     active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
     rounds: Annotated[int, Option(help="Communication rounds that the server listens to.")] = 10,
     targets: Annotated[int, Option(help="Clients to attack, of those in the first round.")] = 10,
     min_cohort: Annotated[int, Option(help="With secagg: a client hides among at least so many.")] = 10,
+    epsilon: Annotated[float, Option(help="With dp: the budget of each user over all rounds.")] = 10.0,
+    delta: Annotated[float, Option(help="With dp: below one over the number of users.")] = 1e-6,
+    ratings: Annotated[str, Option(help="With dp: the public range of ratings, LOW,HIGH.")] = "1,5",
     preset: Annotated[str, Option(help="fast, or paper: FedMC-ADMM as published.")] = "fast",
     penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds.")] = None,
     penalty_items: Annotated[str | None, Option(help="As for users; auto: the users', over the clients.")] = None,
@@ -66,16 +68,18 @@ def audit(
             preset, rank=rank, active=active, method=method, beta=number(beta), loss=loss, penalty_users=penalty_users,
             penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
             dtype=dtype, seed=seed, privacy=mode, min_cohort=min_cohort,
+            **budget(mode, epsilon, delta, ratings, max(rounds, 2)),
         )
         for mode in privacy.split(",")
     ]  # fmt: skip
     federation = federation_of(plan, dtype)
     p = len(federation.shards)
-    made = [settings.replace(active=min(p, 10) if active is None else active) for settings in made]
+    usual = {True: p, False: min(p, 10)}
+    made = [settings.replace(active=usual[settings.private] if active is None else active) for settings in made]
     word = memory.check(federation.shards, made[0], rounds, False)
     if word is not None:
         typer.echo(word, err=True)
-    warm_up(made[0].replace(privacy="plain"), federation)
+    warm_up(made[0], federation)
     done = {settings.privacy: _run(federation.shards, settings, rounds, targets) for settings in made}
     for mode, found in done.items():
         _show(mode, found)

@@ -88,7 +88,7 @@ def train(
         seed,
     )
     settings = Settings.preset(
-        preset, rank=rank, active=active, method=method, beta=_number(beta), loss=loss, penalty_users=penalty_users,
+        preset, rank=rank, active=active, method=method, beta=number(beta), loss=loss, penalty_users=penalty_users,
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
         dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort, clip=clip,
         **budget(privacy, epsilon, delta, ratings, rounds),
@@ -180,7 +180,7 @@ def budget(privacy: str, epsilon: float, delta: float, ratings: str, rounds: int
     return {"epsilon": epsilon, "delta": delta, "dp_rounds": rounds, "ratings_from": low, "ratings_to": high}
 
 
-def _number(text: str | None) -> float | str | None:
+def number(text: str | None) -> float | str | None:
     from fedmc.errors import InputError
 
     if text is None or text == "auto":

@@ -211,6 +211,12 @@ def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array)
     return scores | blended
 
 
+def blended(scores: Array, popularity: Array) -> dict[str, Array]:
+    """What noisy evidence and popularity say together, for several ideas of how noisy it is."""
+    own, known = rankdata(scores), rankdata(popularity)
+    return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
+
+
 def _size_of_sum(one: Seen) -> Array:
     settings = one.cast.settings
     if "release" in one.parts or (settings.make_method() is None and settings.update == "curvature"):

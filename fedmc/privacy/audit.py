@@ -2,6 +2,7 @@
 
     plain    the server sees each client's message
     secagg   the server sees masked uploads, and what they add up to
+    dp       as plain, or with secagg as secagg, and what is seen is noised
 
 The yardstick is the advantage over a guess from what the server knows anyway: for items the popularity of each among
 the other clients, for ratings the one that the item got most often. A client is judged by the messages it really sends:
@@ -94,7 +95,7 @@ def audit(
     on_step("attacking the sums")
     found += of_sums(truth, engine, chosen)
     on_step("letting newcomers in")
-    return found + of_newcomers(truth, settings, min(targets, 5))
+    return found if settings.private else found + of_newcomers(truth, settings, min(targets, 5))
 
 
 def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
@@ -111,9 +112,8 @@ def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list
     heard = {client: engine.heard[client] for client in targets if engine.heard[client]}
     if not heard:
         raise InputError("none of the clients looked at was drawn: raise --rounds")
-    right = [_rated(truth, client, attacks.rated_items(seen)) for client, seen in heard.items()]
     guess = [_rated(truth, client, truth.popularity(client)) for client in heard]
-    found = [findings.items(findings.EACH, float(np.nanmean(right)), float(np.nanmean(guess)), len(heard))]
+    found = [findings.items(findings.EACH, _told(truth, heard), float(np.nanmean(guess)), len(heard))]
     alone = [client for client in heard if len(truth.shards[client].users) == 1]
     found += _ratings(truth, {client: heard[client] for client in alone})
     crowds = {client: seen for client, seen in heard.items() if client not in alone}
@@ -123,6 +123,18 @@ def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list
             findings.persons(findings.EACH, Linked(*(sum(part) for part in zip(*parts, strict=True))), len(crowds))
         )
     return found
+
+
+def _told(truth: Clients, heard: dict[int, list[Seen]]) -> float:
+    """Mean AUC of the attack on messages; where they are noised, with as much popularity in it as serves it best."""
+    alone = {client: attacks.rated_items(seen) for client, seen in heard.items()}
+    if "release" not in next(iter(heard.values()))[0].parts:
+        return float(np.nanmean([_rated(truth, client, scores) for client, scores in alone.items()]))
+    right: dict[str, list[float]] = {}
+    for client, scores in alone.items():
+        for name, both in attacks.blended(scores, truth.popularity(client)).items():
+            right.setdefault(name, []).append(_rated(truth, client, both))
+    return max(float(np.nanmean(values)) for values in right.values())
 
 
 def _rated(truth: Clients, client: int, scores: Array) -> float:

@@ -13,6 +13,8 @@ HARDLY = 0.02  # an advantage up to here says hardly anything about a single cli
 SAID = {
     "plain": "nothing is hidden, the server sees the message of every client.",
     "secagg": "the server sees masked uploads and the sums of cohorts, never a client's own message.",
+    "dp": "what leaves a client is noised for each of its users, within the epsilon that was set.",
+    "dp+secagg": "the server sees masked uploads and noised sums; the noise is shared among the clients.",
 }
 
 
