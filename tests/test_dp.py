@@ -284,6 +284,21 @@ def test_training_learns_factors_where_noise_is_small(hidden):
     assert factors.scaling == (3.0, 2.5)
 
 
+def test_factors_that_would_drown_in_noise_are_left_out():
+    table = planted(users=300, items=20)
+    for epsilon, wanted in ((0.5, False), (1000.0, True)):
+        last, _ = trained(Private(epsilon, DELTA, 6, -2.0, 8.0), table)
+        assert last.V[:, :2].any() == wanted
+        assert np.ptp(last.V[:, 2]) > 0
+
+
+def test_shares_of_noise_are_for_sums_of_two_thirds():
+    """A client that is told of more clients than the session has would add too little."""
+    assert Private(1.0, DELTA, hidden=True).covered(clients=10, threshold=7)
+    assert not Private(1.0, DELTA, hidden=True).covered(clients=11, threshold=7)
+    assert Private(1.0, DELTA).covered(clients=10, threshold=1)
+
+
 def test_a_budget_is_for_so_many_rounds():
     method = Private(5.0, DELTA, 3)
     with pytest.raises(InputError, match="divided among 3 rounds, this is 4"):

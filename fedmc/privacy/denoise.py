@@ -25,11 +25,12 @@ Array = NDArray[Any]
 
 KAPPA = 0.4  # the constant beside a user's factors: how much of its norm goes to biases
 BIAS_ROUNDS = 3  # the first so many, counts included, are about biases only
-FACTOR_SPREAD = 0.2  # of the prior
+FACTOR_SPREAD = 0.3  # of the prior
 BIAS_SPREAD = 0.7
-SIZE = 0.2  # of factors between rounds
-FADING = 0.9  # what a round weighs in the next, about factors
-SAMPLING = 0.05
+SIZE = 0.25  # of factors between rounds
+FADING = 0.3, 0.95  # what rounds weigh in the next, about factors: while they are found, and in the second half
+WORTH = 10.0  # a usual item's count over its noise, from which on there are factors
+SAMPLING = 1.0
 LEAST_COUNT = 2.0
 START = 5.0
 LEAST_CURVATURE = 1.0
@@ -96,32 +97,38 @@ def without_factors(V: Array) -> Array:
     return V
 
 
-def advance(known: Known, seen: Seen, cast: Broadcast, free: Array, last: bool) -> tuple[Known, Array]:
-    """The next round's V, and what is known then."""
+def advance(known: Known, seen: Seen, cast: Broadcast, free: Array, rounds: int) -> tuple[Known, Array]:
+    """The next round's V, and what is known then; factors only where noise would leave something of them."""
     x = np.asarray(cast.V[:, free], np.float64) / scale(len(free))
-    known, x = estimate(known, seen, x, cast.round <= BIAS_ROUNDS)
-    if cast.round == BIAS_ROUNDS:
+    factors = bool(x[:, :-1].any())
+    known, x = estimate(known, seen, x, FADING[2 * cast.round >= rounds] if factors else None)
+    if cast.round == BIAS_ROUNDS and worth(known) >= WORTH:
         x[:, :-1] = server_rng(cast.settings.seed).normal(0, SIZE, x[:, :-1].shape)
-    elif cast.round > BIAS_ROUNDS and not last and len(free) > 1:
+    elif factors and cast.round < rounds:
         known, x = levelled(known, x)
     V = without_factors(cast.V)
     V[:, free] = x * scale(len(free))
     return known, V
 
 
-def estimate(known: Known, seen: Seen, x: Array, only_biases: bool) -> tuple[Known, Array]:
-    """Add one round to what is known: and each item's mean given all of it."""
+def worth(known: Known) -> float:
+    """The count of the item of a usual rating, over the noise that counts have."""
+    return float(np.square(known.counts).sum() / known.counts.sum() / max(known.noise, 1e-12))
+
+
+def estimate(known: Known, seen: Seen, x: Array, fading: float | None) -> tuple[Known, Array]:
+    """Add one round to what is known, and each item's mean given all of it; None: there are no factors."""
     width = x.shape[1]
     here = seen.clients / known.clients  # 1 unless some are missing
     B = positive(seen.curvature) / (known.users * here)
-    if only_biases:
+    if fading is None:
         B = np.diag([0.0] * (width - 1) + [B[-1, -1]])
     count, s = known.counts * here, weight_of(known)
     weight = count / (seen.noise**2 / s**2 + SAMPLING * count)
     y = seen.slopes / s[:, None] + count[:, None] * (x @ B)
-    fading = np.sqrt([FADING] * (width - 1) + [1.0])
-    precision = known.precision * np.outer(fading, fading) + B @ B
-    evidence = known.evidence * fading + weight[:, None] * (y @ B)
+    kept = np.sqrt([fading or 0.0] * (width - 1) + [1.0])
+    precision = known.precision * np.outer(kept, kept) + B @ B
+    evidence = known.evidence * kept + weight[:, None] * (y @ B)
     prior = np.array([FACTOR_SPREAD**-2] * (width - 1) + [(BIAS_SPREAD / KAPPA) ** -2])
     pull = evidence.copy()
     pull[:, -1] += prior[-1] * usual_bias(evidence[:, -1], count * weight * precision[-1, -1], prior[-1], count)

@@ -58,7 +58,7 @@ class Private:
 
     epsilon: float
     delta: float
-    rounds: int = 18
+    rounds: int = 19
     lowest: float = 1.0  # the public range of ratings
     highest: float = 5.0
     hidden: bool = False
@@ -100,6 +100,10 @@ class Private:
         """The noise that one client adds."""
         return self.multiplier(number) / math.sqrt(2 * clients // 3 + 1 if self.hidden else 1)
 
+    def covered(self, clients: int, threshold: int) -> bool:
+        """Whether all the noise is in a secure sum that takes so many members: two thirds of `clients` bring it."""
+        return not self.hidden or threshold >= 2 * clients // 3 + 1
+
     def free(self, rank: int) -> Array:
         """The columns of U and V that are released: factors, if any, and the bias of items last."""
         return np.array([*range(rank if self.factors else 0), rank])
@@ -129,7 +133,7 @@ class Private:
         items = len(cast.V)
         curvature = release[items:] * (MOST_CURVATURE / POOLED)
         seen = denoise.Seen(release[:items] / ITEMS, curvature, noise / ITEMS, participants)
-        known, V = denoise.advance(denoise.Known.unpacked(memory), seen, cast, free, cast.round == self.rounds)
+        known, V = denoise.advance(denoise.Known.unpacked(memory), seen, cast, free, self.rounds)
         return known.packed(), V
 
 
