@@ -292,11 +292,11 @@ def test_factors_that_would_drown_in_noise_are_left_out():
         assert np.ptp(last.V[:, 2]) > 0
 
 
-def test_shares_of_noise_are_for_sums_of_two_thirds():
-    """A client that is told of more clients than the session has would add too little."""
-    assert Private(1.0, DELTA, hidden=True).covered(clients=10, threshold=7)
-    assert not Private(1.0, DELTA, hidden=True).covered(clients=11, threshold=7)
-    assert Private(1.0, DELTA).covered(clients=10, threshold=1)
+def test_shares_of_noise_are_for_the_smallest_sum_there_is():
+    secagg = pytest.importorskip("fedmc.privacy.secagg", reason="needs the extra `flower`")
+    for clients in (3, 10, 50):
+        alone, shared = (Private(1.0, DELTA, hidden=hidden).own_noise(2, clients) for hidden in (False, True))
+        assert shared * math.sqrt(secagg.threshold_of(clients)) == pytest.approx(alone)
 
 
 def test_a_budget_is_for_so_many_rounds():

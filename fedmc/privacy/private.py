@@ -100,10 +100,6 @@ class Private:
         """The noise that one client adds."""
         return self.multiplier(number) / math.sqrt(2 * clients // 3 + 1 if self.hidden else 1)
 
-    def covered(self, clients: int, threshold: int) -> bool:
-        """Whether all the noise is in a secure sum that takes so many members: two thirds of `clients` bring it."""
-        return not self.hidden or threshold >= 2 * clients // 3 + 1
-
     def free(self, rank: int) -> Array:
         """The columns of U and V that are released: factors, if any, and the bias of items last."""
         return np.array([*range(rank if self.factors else 0), rank])
