@@ -1,0 +1,158 @@
+"""What secure aggregation and clipping cost, and what clipping is good for.
+
+    python benchmarks/hiding.py [SECTION ...]      overhead clip
+
+overhead  CPU and bytes that secagg adds to a client's round: 10 clients at MovieLens 10M's shape, rank 10
+clip      MovieLens 1M (FEDMC_DATA), 60 clients, one of which sends its changes times 1000, and times -1000
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedmc import synthetic
+from fedmc.client import respond
+from fedmc.engines import local
+from fedmc.engines.local import LocalEngine
+from fedmc.federation.seats import Identity, Seat
+from fedmc.federation.stages import Stage, from_adverts, from_members, from_table, read_stage, to_adverts, to_table
+from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
+from fedmc.messages import Broadcast
+from fedmc.partition import assign_users, make_shards
+from fedmc.preparing import Plan, federation_of
+from fedmc.privacy.words import respond_in_words
+from fedmc.server import rounds, start_items
+from fedmc.settings import Settings
+
+CLIENTS = 10
+
+
+def overhead() -> None:
+    ratings = synthetic.make_ratings(synthetic.like("ml-10m"))
+    shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
+    settings = Settings.preset("fast", rank=10, active=CLIENTS, normalise="none")
+    first = Broadcast("round", 1, CLIENTS, settings, start_items(len(ratings.items), settings))
+    plain = [respond(shard, None, first)[0] for shard in shards]
+    counted = [respond_in_words(shard, None, first)[0] for shard in shards]
+    cast = first._replace(round=2, V=first.V * 1.01)
+    for name in ("warm-up", "measured"):  # the first time compiles
+        ours = [_plainly(shard, state, cast) for shard, state in zip(shards, plain, strict=True)]
+        theirs = _hidden(shards, counted, cast)
+        if name == "measured":
+            bytes_plain, bytes_hidden = (int(np.mean([one[1] for one in each])) for each in (ours, theirs))
+            cpu_plain, cpu_hidden = (np.median([one[0] for one in each]) for each in (ours, theirs))
+            protocol = np.median([one[2] for one in theirs])
+            print(f"a client's round: plain {1e3 * cpu_plain:.0f} ms of CPU, secagg {1e3 * cpu_hidden:.0f} ms")
+            more = 1e3 * (cpu_hidden - cpu_plain)
+            print(f"  more: {more:.0f} ms; its stages alone {1e3 * protocol:.0f} ms (at most 100)")
+            print(
+                f"  up: plain {bytes_plain / 1e6:.2f} MB, secagg {bytes_hidden / 1e6:.2f} MB, "
+                f"{100 * (bytes_hidden / bytes_plain - 1):+.1f} % (at most 10)"
+            )
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.process_time()
+    found = work()
+    return time.process_time() - began, found
+
+
+def _plainly(shard: Any, state: Any, cast: Broadcast) -> tuple[float, int]:
+    def work() -> bytes:
+        _, sums = respond(shard, state, cast)
+        return to_bytes(*encode_reply(Reply("run", shard.client, cast.round, cast.task, OK, sums)))
+
+    seconds, content = _timed(work)
+    return seconds, len(content)
+
+
+def _hidden(shards: Any, states: Any, cast: Broadcast) -> list[tuple[float, int, float]]:
+    """(all CPU, bytes, CPU of the protocol) of each client, through real seats."""
+    keys = [Ed25519PrivateKey.generate() for _ in shards]
+    pinned = {k: key.public_key() for k, key in enumerate(keys)}
+    invitation = Invitation("token", tuple(range(CLIENTS)), CLIENTS)
+    work, spent = {}, np.zeros((CLIENTS, 2))
+    sizes = np.zeros(CLIENTS, int)
+    for k, shard in enumerate(shards):
+        spent[k, 0], (_, work[k]) = _timed(lambda shard=shard, k=k: respond_in_words(shard, states[k], cast))
+    seats: dict[int, Seat] = {}
+    for k, key in enumerate(keys):
+        request = Request("run", k, cast, 1, "", invitation=invitation)
+        made = Identity(k, key, pinned, CLIENTS)
+        seconds, seats[k] = _timed(
+            lambda made=made, request=request, k=k: Seat(made, request, work[k], False, lambda x: None, lambda x: None)
+        )
+        spent[k, 1] += seconds
+        sizes[k] += len(seats[k].advert)
+
+    def ask(stage: str, arrays: dict[int, Any]) -> dict[int, Any]:
+        found = {}
+        for k, part in arrays.items():
+            seconds, content = _timed(lambda k=k, part=part: seats[k].answer(Stage("token", k, stage, part)))
+            spent[k, 1] += seconds
+            sizes[k] += len(content)
+            found[k] = read_stage(content).arrays
+        return found
+
+    everyone = tuple(range(CLIENTS))
+    adverts = [to_adverts(read_stage(seats[k].advert).arrays)[0] for k in everyone]
+    sealed = {
+        k: to_table(arrays, 148) for k, arrays in ask("share", dict.fromkeys(everyone, from_adverts(adverts))).items()
+    }
+    ask("mask", {k: from_table({s: sealed[s][k] for s in everyone if s != k}, 148) for k in everyone})
+    signed = ask("confirm", dict.fromkeys(everyone, from_members(everyone)))
+    proof = from_table({k: arrays["signature"].tobytes() for k, arrays in signed.items()}, 64)
+    ask("reveal", dict.fromkeys(everyone, proof))
+    return [(float(spent[k].sum()), int(sizes[k]), float(spent[k, 1])) for k in everyone]
+
+
+def clip() -> None:
+    folder = Path(os.environ["FEDMC_DATA"])
+    plan = Plan(str(folder / "ml-1m" / "ratings.dat"), split="random:0.2", clients=60, seed=0)
+    shards = federation_of(plan, "float64").shards
+    for update in ("curvature", "exact"):
+        settings = Settings.preset("fast", rank=5, active=60, update=update)
+        clean = _rmse(shards, settings)
+        honest = _rmse(shards, settings.replace(clip=1.0))
+        print(f"{update}: clean {clean:.4f}, clipped {honest:.4f}, {100 * (honest / clean - 1):+.2f} % (at most 1)")
+        for times in (1000, -1000):
+            kept = _rmse(shards, settings.replace(clip=1.0), times)
+            bare = _rmse(shards, settings.replace(clip=1e9), times)
+            print(f"  one times {times}: {kept:.4f}, {kept / clean:.3f} of clean (at most 1.1); not clipped {bare:.4f}")
+
+
+def _rmse(shards: Any, settings: Settings, times: int = 1, number: int = 20) -> float:
+    """Test RMSE after so many rounds in which client 7 sends its changes `times` too large."""
+    honest = local.respond_in_words
+
+    def turn(shard: Any, state: Any, cast: Broadcast) -> Any:
+        after, words = honest(shard, state, cast)
+        if shard.client == 7 and cast.task == "round":
+            words[:-1] *= times
+        return after, words
+
+    local.respond_in_words = turn
+    try:
+        *_, last = islice(rounds(LocalEngine(shards), settings, measure_every=number), number + 1)
+    except ValueError as error:
+        print(f"  ({error})")
+        return float("nan")
+    finally:
+        local.respond_in_words = honest
+    assert last.diagnostics.test_rmse is not None
+    return last.diagnostics.test_rmse
+
+
+if __name__ == "__main__":
+    sections = {"overhead": overhead, "clip": clip}
+    for name in sys.argv[1:] or sections:
+        sections[name]()
