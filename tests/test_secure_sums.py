@@ -46,7 +46,8 @@ def test_v_is_that_of_plain_within_the_fixed_point(kind):
     settings = KINDS[kind].replace(active=NODES)  # all, so that both ask the same clients
     _, plain, shown = trained(settings, 1000)
     _, hidden, hidden_shown = trained(settings.replace(privacy="secagg"), 1000)
-    np.testing.assert_allclose(hidden.cast.V, plain.cast.V, atol=1e-6)
+    # In the paper's preset factors may turn without a cost, and rounding turns them a little in every round.
+    np.testing.assert_allclose(hidden.cast.V, plain.cast.V, rtol=0, atol=1000 * NODES * HALF)
     assert hidden_shown.diagnostics.train_rmse == pytest.approx(shown.diagnostics.train_rmse, abs=1e-6)
     assert hidden.cast.V.tobytes() != plain.cast.V.tobytes()  # it did go through whole numbers
 
