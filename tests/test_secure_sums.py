@@ -48,7 +48,7 @@ def test_v_is_that_of_plain_within_the_fixed_point(kind):
     _, hidden, hidden_shown = trained(settings.replace(privacy="secagg"), 1000)
     # In the paper's preset factors may turn without a cost, and rounding turns them a little in every round.
     np.testing.assert_allclose(hidden.cast.V, plain.cast.V, rtol=0, atol=1000 * NODES * HALF)
-    assert hidden_shown.diagnostics.train_rmse == pytest.approx(shown.diagnostics.train_rmse, abs=1e-6)
+    assert hidden_shown.diagnostics.train_rmse == pytest.approx(shown.diagnostics.train_rmse, abs=1e-5)
     assert hidden.cast.V.tobytes() != plain.cast.V.tobytes()  # it did go through whole numbers
 
 
