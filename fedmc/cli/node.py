@@ -29,6 +29,7 @@ def check(
 
     config = load_node(folder)
     _say(config, _open(config, reread))
+    _say_privacy(config)
     try:
         probe.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
@@ -111,6 +112,19 @@ def _open(config: Any, reread: bool) -> Any:
     if opened.report is not None:
         typer.echo(f"dropped: {opened.report}", err=True)
     return opened
+
+
+def _say_privacy(config: Any) -> None:
+    """What the organisation agreed to, and what it has spent."""
+    from fedmc.federation.organisation import ledger_of
+
+    hidden = f", among at least {config.min_cohort}" if any("secagg" in one for one in config.accept) else ""
+    typer.echo(f"takes part in runs of the kinds {', '.join(config.accept)}{hidden}")
+    if config.epsilon and (config.path("state") / "ledger.sqlite").exists():
+        with ledger_of(config) as ledger:
+            typer.echo(
+                f"privacy budget: epsilon {ledger.spent():.4g} of {config.epsilon:g} spent, delta {config.delta:g}"
+            )
 
 
 def _say(config: Any, opened: Any) -> None:

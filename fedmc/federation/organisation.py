@@ -76,10 +76,8 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
     return parts.report
 
 
-def _ledger(config: NodeConfig) -> Ledger | None:
+def ledger_of(config: NodeConfig) -> Ledger:
     """What was released about these ratings, over all runs and restarts."""
-    if not config.epsilon:
-        return None
     return Ledger(config.path("state") / "ledger.sqlite", config.epsilon, config.delta)
 
 
@@ -99,5 +97,5 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        identity=opened.identity, accepted=config.accept, ledger=_ledger(config),
+        identity=opened.identity, accepted=config.accept, ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip
