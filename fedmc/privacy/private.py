@@ -6,8 +6,8 @@
 
 z_t = (u_t, KAPPA) are a user's factors fitted at home to the V of the round and a constant for the item's bias, e_tj
 what they leave of its ratings; s_j, smaller for popular items, spends less on those who need it least. Everybody's part
-has norm 1: who rates much or is hard to fit weighs as much as anybody else. On MovieLens 1M that beats clipping
-at any larger norm, and slopes with one pooled curvature cost far less noise than a Gram for every item.
+has norm 1: who rates much or is hard to fit weighs as much as anybody else. On MovieLens 1M clipping at larger
+norms did no better, and slopes with one pooled curvature cost far less noise than a Gram for every item.
 
 Nothing else leaves a client: no mean, no count, no error. Ratings are centred by their public range, users' factors
 and biases are fitted and used at home. What the server makes of the releases is in `denoise`.
