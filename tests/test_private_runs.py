@@ -19,8 +19,7 @@ from fedmc.privacy.words import STEP_OF_SUMS
 from fedmc.server import rounds
 from fedmc.settings import Settings
 from tests.conftest import planted
-from tests.test_federation import KINDS, NODES, World
-from tests.test_sessions import Between, engine_on, invitation, refused
+from tests.world import KINDS, NODES, Between, World, engine_on, invitation, refused
 
 PRIVATE = ["dp", "dp+secagg"]
 

@@ -8,7 +8,7 @@ from fedmc import server
 from fedmc.errors import Diverged
 from fedmc.federation import checkpoint
 from fedmc.federation.running import RunFolder, RunPlan, conduct
-from tests.test_federation import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local, request_of
+from tests.world import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local, request_of
 
 SETTINGS = KINDS["curvature"].replace(active=NODES)
 

@@ -12,37 +12,27 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.errors import DataError, TooFewError
 from fedmc.federation import identities, layout
-from fedmc.federation.engine import FederatedEngine
 from fedmc.federation.node import Node
 from fedmc.federation.organisation import identity_of
 from fedmc.federation.stages import FOLLOWING, read_stage
-from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
+from fedmc.federation.wire import decode, from_bytes, to_bytes
 from fedmc.privacy.words import length_of
 from fedmc.server import rounds
-from tests.test_federation import CATALOGUE, IDENTITIES, ITEMS, KEYS, KINDS, NODES, PINNED, RUN, World, task_of
+from tests.world import (
+    CATALOGUE,
+    IDENTITIES,
+    ITEMS,
+    KEYS,
+    KINDS,
+    NODES,
+    Between,
+    World,
+    engine_on,
+    invitation,
+    refused,
+)  # fmt: skip
 
 SETTINGS = KINDS["secagg"].replace(active=NODES)
-
-
-class Between:
-    """The wire: everything that goes through it is kept, and some of it is lost or changed on the way."""
-
-    def __init__(self, world, change=lambda stage, client, reply: reply):
-        self.world, self.change, self.seen = world, change, []
-
-    def exchange(self, contents, most_bytes, needed):
-        answers = {}
-        for client, reply in self.world.exchange(contents, most_bytes, needed).items():
-            stage = task_of(contents[client])
-            self.seen.append((stage, client, contents[client], reply))
-            changed = self.change(stage, client, reply)
-            if changed is not None:
-                answers[client] = changed
-        return answers
-
-
-def engine_on(wire, quorum=NODES):
-    return FederatedEngine(wire, RUN, NODES, ITEMS, CATALOGUE, quorum, pinned=PINNED)
 
 
 def run(wire, number=2, quorum=NODES, settings=SETTINGS):
@@ -160,20 +150,11 @@ def test_the_same_words_are_not_revealed_among_others(tmp_path, caplog):
     assert again.V.tobytes() == undisturbed.V.tobytes()
 
 
-def refused(world, asked, client=0, **changes):
-    request = decode(*from_bytes(engine_on(None).request(client, asked, invitation())))
-    return decode_reply(*from_bytes(world.nodes[client].answer_bytes(to_bytes(*encode(request._replace(**changes))))))
-
-
 def cast(world):
     wire = Between(world)
     run(wire, 0)
     found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
     return decode(*from_bytes(found)).cast._replace(task="round", round=1)
-
-
-def invitation(cohort=(0, 1, 2, 3), threshold=4):
-    return Invitation("a-token", cohort, threshold)
 
 
 def test_what_a_node_refuses(tmp_path, caplog):

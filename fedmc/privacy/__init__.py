@@ -1,7 +1,7 @@
 """Privacy that can be tested: what the server sees, how much of it, and what it could make of it (docs/privacy.md).
 
 Secure aggregation
-    primitives.py   keys, masks, sealed shares: thin uses of the `cryptography` package, and Shamir's sharing of a secret
+    primitives.py   keys, masks, sealed shares: thin uses of `cryptography`, and Shamir's sharing of a secret
     secagg.py       after Bonawitz et al. (2017): what members and the collector do in a round
     fixed.py        numbers as integers, so that sums are exact and masks can hide them
     words.py        a client's reply as such integers

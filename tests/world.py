@@ -1,0 +1,173 @@
+"""A federation in process for tests: nodes with stores on disk, a server with a checkpoint, and a wire between them
+that kills, loses or changes what it is told to."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedmc.engines.local import LocalEngine
+from fedmc.federation import checkpoint
+from fedmc.federation.checkpoint import Checkpoint
+from fedmc.federation.engine import FederatedEngine
+from fedmc.federation.node import Node
+from fedmc.federation.seats import Identity
+from fedmc.federation.store import Store
+from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
+from fedmc.partition import make_shards
+from fedmc.privacy.ledger import Ledger
+from fedmc.server import Begun, rounds
+from fedmc.settings import Settings
+from tests.conftest import planted
+
+NODES, ITEMS, ROUNDS, RUN, CATALOGUE = 4, 15, 5, "a-run", "a-hash"
+KINDS = {
+    "paper": Settings.preset("paper", rank=3, beta=0.5, active=2),
+    "exact": Settings.preset("fast", rank=3, update="exact", active=2),
+    "curvature": Settings.preset("fast", rank=3, active=2),
+    "secagg": Settings.preset("fast", rank=3, active=3, privacy="secagg", min_cohort=3),
+    "dp": Settings.preset("fast", rank=2, active=NODES, privacy="dp", epsilon=5, dp_rounds=3),
+    "dp+secagg": Settings.preset(
+        "fast", rank=2, active=NODES, privacy="dp+secagg", epsilon=5, dp_rounds=3, min_cohort=3
+    ),
+    "clipped": Settings.preset("fast", rank=3, active=3, clip=1.0),
+}
+KEYS = [Ed25519PrivateKey.generate() for _ in range(NODES)]
+PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
+IDENTITIES = [Identity(k, key, PINNED, 3) for k, key in enumerate(KEYS)]
+
+
+def task_of(content):
+    words = from_bytes(content)[1]
+    return words.get("stage") or words["task"]
+
+
+class KilledError(Exception):
+    """kill -9, as seen from outside."""
+
+
+class World:
+    """Nodes with stores on disk, a server with a checkpoint, and a killer that strikes at one of the boundaries."""
+
+    def __init__(self, folder, kill_at=None, quorum=1, budget=(5.0, 1e-6)):
+        folder.mkdir(exist_ok=True)
+        self.quorum, self.budget = quorum, budget
+        ratings = planted()
+        self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
+        self.folder, self.kill_at, self.clock, self.killed = folder, kill_at, itertools.count(), None
+        self.stores = {k: Store(folder / f"node-{k}") for k in range(NODES)}
+        self.path = folder / "server.npz"
+        self.nodes = {k: self.node(k) for k in range(NODES)}
+
+    def tick(self, where):
+        if next(self.clock) == self.kill_at:
+            self.killed = where
+            raise KilledError(where)
+
+    def node(self, client):
+        ledger = Ledger(self.folder / f"ledger-{client}", *self.budget)
+        return Node(self.shards[client], CATALOGUE, self.stores[client], identity=IDENTITIES[client], ledger=ledger)
+
+    def revive(self, client):
+        self.stores[client].close()
+        self.stores[client] = Store(self.folder / f"node-{client}")
+        self.nodes[client] = self.node(client)
+
+    def exchange(self, contents, most_bytes, needed):
+        """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
+        answers = {}
+        for client, content in contents.items():
+            what = task_of(content)
+            while client not in answers:
+                try:
+                    self.tick(f"node {client} before it computes {what}")
+                    reply = self.nodes[client].answer_bytes(content)
+                    self.tick(f"node {client} after it stored {what}, before its reply leaves")
+                except KilledError:
+                    self.revive(client)
+                    continue
+                assert len(reply) <= most_bytes
+                answers[client] = reply
+            self.tick(f"the server after node {client} replied to {what}")
+        return answers
+
+    def serve(self, settings, number):
+        """One process of the server: from the checkpoint if there is one."""
+        engine = FederatedEngine(self, RUN, NODES, ITEMS, CATALOGUE, self.quorum, pinned=PINNED)
+        begun = None
+        if self.path.exists():
+            found = checkpoint.load(self.path)
+            engine.counted, engine.factors = dict(found.counted), dict(found.factors)
+            begun = Begun(found.number, found.cast, found.state, found.opening)
+            if begun.number >= number:
+                return begun
+
+        def on_state(now):
+            nonlocal begun
+            self.tick("the server before its checkpoint")
+            stands = now.number, now.cast, now.state, engine.counted, CATALOGUE, now.opening, engine.factors
+            checkpoint.save(self.path, Checkpoint(RUN, *stands))
+            begun = now
+            self.tick("the server after its checkpoint")
+
+        for round in rounds(engine, settings, begun=begun, on_state=on_state):
+            if round.number == number:
+                return begun
+        raise AssertionError
+
+    def finish(self, settings, number=ROUNDS):
+        """As often as it takes."""
+        while True:
+            try:
+                return self.serve(settings, number)
+            except KilledError:
+                pass
+
+
+def local(settings, number=ROUNDS):
+    engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
+    states = []
+    for round in rounds(engine, settings, on_state=states.append):
+        if round.number == number:
+            return engine, states[-1]
+    raise AssertionError
+
+
+def request_of(contents):
+    return decode(*from_bytes(next(iter(contents.values()))))
+
+
+class Between:
+    """The wire: everything that goes through it is kept, and some of it is lost or changed on the way."""
+
+    def __init__(self, world, change=lambda stage, client, reply: reply):
+        self.world, self.change, self.seen = world, change, []
+
+    def exchange(self, contents, most_bytes, needed):
+        answers = {}
+        for client, reply in self.world.exchange(contents, most_bytes, needed).items():
+            stage = task_of(contents[client])
+            self.seen.append((stage, client, contents[client], reply))
+            changed = self.change(stage, client, reply)
+            if changed is not None:
+                answers[client] = changed
+        return answers
+
+
+def engine_on(wire, quorum=NODES):
+    return FederatedEngine(wire, RUN, NODES, ITEMS, CATALOGUE, quorum, pinned=PINNED)
+
+
+def refused(world, asked, client=0, **changes):
+    request = decode(*from_bytes(engine_on(None).request(client, asked, invitation())))
+    return decode_reply(*from_bytes(world.nodes[client].answer_bytes(to_bytes(*encode(request._replace(**changes))))))
+
+
+def invitation(cohort=(0, 1, 2, 3), threshold=4):
+    return Invitation("a-token", cohort, threshold)
