@@ -29,7 +29,7 @@ FACTOR_SPREAD = 0.3  # of the prior
 BIAS_SPREAD = 0.7
 SIZE = 0.25  # of factors between rounds
 FADING = 0.3, 0.95  # what rounds weigh in the next, about factors: while they are found, and in the second half
-WORTH = 10.0  # a usual item's count over its noise, from which on there are factors
+WORTH = 5.0  # a usual item's count over its noise for each factor; less than for two is not enough for any
 SAMPLING = 1.0
 LEAST_COUNT = 2.0
 START = 5.0
@@ -98,35 +98,36 @@ def without_factors(V: Array) -> Array:
 
 
 def advance(known: Known, seen: Seen, cast: Broadcast, free: Array, rounds: int) -> tuple[Known, Array]:
-    """The next round's V, and what is known then; factors only where noise would leave something of them."""
+    """The next round's V, and what is known then."""
     x = np.asarray(cast.V[:, free], np.float64) / scale(len(free))
-    factors = bool(x[:, :-1].any())
-    known, x = estimate(known, seen, x, FADING[2 * cast.round >= rounds] if factors else None)
-    if cast.round == BIAS_ROUNDS and worth(known) >= WORTH:
-        x[:, :-1] = server_rng(cast.settings.seed).normal(0, SIZE, x[:, :-1].shape)
-    elif factors and cast.round < rounds:
-        known, x = levelled(known, x)
+    live: Array = np.append(np.abs(x[:, :-1]).max(axis=0) > 0, True)
+    known, x = estimate(known, seen, x, live, FADING[2 * cast.round >= rounds])
+    if cast.round == BIAS_ROUNDS:
+        begun = min(worth(known), len(free) - 1)
+        x[:, :begun] = server_rng(cast.settings.seed).normal(0, SIZE, (len(x), begun))
+    elif cast.round < rounds and live.sum() > 1:
+        known, x = levelled(known, x, np.flatnonzero(live[:-1]))
     V = without_factors(cast.V)
     V[:, free] = x * scale(len(free))
     return known, V
 
 
-def worth(known: Known) -> float:
-    """The count of the item of a usual rating, over the noise that counts have."""
-    return float(np.square(known.counts).sum() / known.counts.sum() / max(known.noise, 1e-12))
+def worth(known: Known) -> int:
+    """How many factors noise would leave something of, by the count of the item of a usual rating."""
+    usual = float(np.square(known.counts).sum() / known.counts.sum()) / max(known.noise, 1e-6)
+    return int(usual / WORTH) if usual >= 2 * WORTH else 0
 
 
-def estimate(known: Known, seen: Seen, x: Array, fading: float | None) -> tuple[Known, Array]:
-    """Add one round to what is known, and each item's mean given all of it; None: there are no factors."""
+def estimate(known: Known, seen: Seen, x: Array, live: Array, fading: float) -> tuple[Known, Array]:
+    """Add one round to what is known, and each item's mean given all of it, in the columns that are there."""
     width = x.shape[1]
     here = seen.clients / known.clients  # 1 unless some are missing
-    B = positive(seen.curvature) / (known.users * here)
-    if fading is None:
-        B = np.diag([0.0] * (width - 1) + [B[-1, -1]])
+    B = np.zeros((width, width))
+    B[np.ix_(live, live)] = positive(seen.curvature[np.ix_(live, live)]) / (known.users * here)
     count, s = known.counts * here, weight_of(known)
     weight = count / (seen.noise**2 / s**2 + SAMPLING * count)
     y = seen.slopes / s[:, None] + count[:, None] * (x @ B)
-    kept = np.sqrt([fading or 0.0] * (width - 1) + [1.0])
+    kept = np.sqrt([fading] * (width - 1) + [1.0])
     precision = known.precision * np.outer(kept, kept) + B @ B
     evidence = known.evidence * kept + weight[:, None] * (y @ B)
     prior = np.array([FACTOR_SPREAD**-2] * (width - 1) + [(BIAS_SPREAD / KAPPA) ** -2])
@@ -152,12 +153,12 @@ def positive(Q: Array) -> Array:
     return np.asarray((vectors * np.maximum(values, LEAST_CURVATURE)) @ vectors.T)
 
 
-def levelled(known: Known, x: Array) -> tuple[Known, Array]:
+def levelled(known: Known, x: Array, factors: Array) -> tuple[Known, Array]:
     """Factors turned and stretched to be orthogonal (over ratings) and of one size, and all that is known with them."""
-    V, share = x[:, :-1], known.counts / known.counts.sum()
+    V, share = x[:, factors], known.counts / known.counts.sum()
     values, vectors = np.linalg.eigh((V * share[:, None]).T @ V)
     A = np.eye(x.shape[1])
-    A[:-1, :-1] = vectors * (SIZE / np.sqrt(np.maximum(values, 1e-12)))
+    A[np.ix_(factors, factors)] = vectors * (SIZE / np.sqrt(np.maximum(values, 1e-12)))
     back = np.linalg.inv(A)
     known = known._replace(evidence=known.evidence @ back.T, precision=back @ known.precision @ back.T)
     return known, x @ A
