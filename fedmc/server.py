@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedmc import curvature
 from fedmc.diagnostics import Certificate, Diagnostics, ServerState, diagnose
 from fedmc.engines import Engine
-from fedmc.errors import Diverged, require
+from fedmc.errors import DataError, Diverged, require
 from fedmc.inner import Scaling
 from fedmc.messages import Broadcast, Sums
 from fedmc.penalties import project
@@ -241,6 +241,7 @@ def _sums_shape(V: Array, settings: Settings) -> tuple[int, int]:
 
 
 def mean_and_variance(moments: Sums) -> tuple[float, float]:
+    require(moments.number("count") > 0, "the clients have no ratings between them", DataError)
     mean = moments.number("sum") / moments.number("count")
     return mean, max(moments.number("squares") / moments.number("count") - mean**2, 0.0)
 

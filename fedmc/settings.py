@@ -29,7 +29,7 @@ FAST: dict[str, Any] = dict(
     extrapolation=0.5, entry_penalty=0.3,
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
-DP: dict[str, Any] = dict(penalty_users="l2:1.5", penalty_items="none", normalise="none", biases=True)
+DP: dict[str, Any] = dict(penalty_users="l2:2", penalty_items="none", normalise="none", biases=True)
 PRIVACY = ("plain", "secagg", "dp", "dp+secagg")
 
 

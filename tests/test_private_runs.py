@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
 from fedmc.engines.local import LocalEngine
 from fedmc.errors import InputError, TooFewError
+from fedmc.federation import checkpoint
 from fedmc.federation.wire import decode, decode_reply, from_bytes
+from fedmc.inner import Scaling
 from fedmc.partition import make_shards
 from fedmc.privacy.dp import spent
 from fedmc.privacy.words import STEP_OF_SUMS
@@ -97,11 +100,8 @@ def test_asked_again_the_noise_is_the_same(tmp_path):
 def test_shared_noise_needs_everybody(tmp_path):
     """Each client adds a share of the noise only: in a smaller cohort there would be too little of it."""
     world = World(tmp_path)
-    wire = Between(world)
-    list(itertools.islice(rounds(engine_on(wire), KINDS["dp+secagg"]), 2))
-    found = decode(*from_bytes(wire.seen[0][2])).cast._replace(round=2)
     few = invitation((0, 1, 2), 3)
-    assert refused(world, found, invitation=few).status == "not-hidden"
+    assert refused(world, asked_in(world, "dp+secagg")._replace(round=3), invitation=few).status == "not-hidden"
 
 
 def test_metrics_are_not_asked_for_and_not_given(tmp_path):
@@ -143,3 +143,49 @@ def test_what_goes_with_it():
 
 def shards_of(number):
     return make_shards(planted(), np.arange(40) % number, "float64")
+
+
+def test_a_dp_run_that_never_counted_a_round_can_be_gone_on_with(tmp_path):
+    world = World(tmp_path, kill_at=1)
+    settings = KINDS["dp"]
+    found = world.finish(settings, 3)
+    assert found.number == 3
+    state = checkpoint.Checkpoint("r", 0, found.cast, found.state._replace(S=None), {}, "c", None)
+    checkpoint.save(tmp_path / "one.npz", state)
+    assert checkpoint.load(tmp_path / "one.npz").state.S is None
+
+
+def asked_in(world, kind="dp"):
+    wire = Between(world)
+    list(itertools.islice(rounds(engine_on(wire), KINDS[kind]), 3))
+    return [decode(*from_bytes(content)).cast for stage, _, content, _ in wire.seen if stage == "round"][-1]
+
+
+def test_what_the_server_remembers_is_looked_at_before_any_rating(tmp_path):
+    """Memory, scaling and rounds that an honest server never sends: refused, with nothing on the ledger."""
+    world = World(tmp_path)
+    cast = asked_in(world)
+    spent = [node.ledger.multipliers() for node in world.nodes.values()]
+    wild = cast.memory.copy()
+    wild[3, 0] = -5
+    for changes in (
+        {"memory": cast.memory[:-4]},
+        {"memory": None},
+        {"memory": wild},
+        {"scaling": Scaling(3.0, 1e-154)},
+        {"round": 9},
+    ):
+        asked = cast._replace(**{"round": 3} | changes)
+        answers = {refused(world, asked, client=k, invitation=None, counted=2).status for k in range(NODES)}
+        assert answers == {"wrong-settings"}
+    assert spent == [node.ledger.multipliers() for node in world.nodes.values()]
+
+
+def test_held_out_ratings_do_not_go_with_dp(tmp_path, caplog):
+    """Which ratings are held out depends on who else is there, so that one user would move everybody's part."""
+    world = World(tmp_path)
+    shard = world.shards[0]
+    world.nodes[0].shard = replace(shard, test=shard.by_user)
+    with pytest.raises(TooFewError, match="did not agree to this kind of run"):
+        list(itertools.islice(rounds(engine_on(world), KINDS["dp"]), 2))
+    assert "leave `test` out" in caplog.text

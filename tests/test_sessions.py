@@ -10,12 +10,27 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from fedmc.errors import DataError, TooFewError
+from fedmc.errors import DataError, Diverged, TooFewError
 from fedmc.federation import identities, layout
+from fedmc.federation import node as node_module
 from fedmc.federation.node import Node
 from fedmc.federation.organisation import identity_of
-from fedmc.federation.stages import FOLLOWING, read_stage
-from fedmc.federation.wire import decode, from_bytes, to_bytes
+from fedmc.federation.stages import (
+    FOLLOWING,
+    SEALED,
+    Stage,
+    encode_stage,
+    from_adverts,
+    from_members,
+    from_table,
+    read_stage,
+    session_of,
+    to_adverts,
+    to_table,
+)  # fmt: skip
+from fedmc.federation.wire import Reply, decode, encode, encode_reply, from_bytes, to_bytes
+from fedmc.inner import Scaling
+from fedmc.privacy.secagg import Collector
 from fedmc.privacy.words import length_of
 from fedmc.server import rounds
 from tests.world import (
@@ -25,6 +40,8 @@ from tests.world import (
     KEYS,
     KINDS,
     NODES,
+    PINNED,
+    RUN,
     Between,
     World,
     engine_on,
@@ -57,6 +74,7 @@ def test_what_travels_in_each_message(tmp_path):
         found.setdefault(stage, []).append(sizes)
     shares, others = 66, NODES - 1
     keys = {"members": ("int64", 8), "new": ("uint8", 1), "seal": ("uint8", 32), "mask": ("uint8", 32)}
+    keys |= {"promises": ("uint8", 32)}
     one_of = {
         "advert": keys | {"signatures": ("uint8", 64)},
         "share": {"members": ("int64", 8 * others), "members_contents": ("uint8", (2 * shares + 16) * others)},
@@ -304,6 +322,143 @@ class TestIdentities:
         (folder / "north" / identities.KEY).chmod(0o644)
         with pytest.raises(DataError, match="can be read by others"):
             identities.load_key(folder / "north")
+
+
+class TestAServerThatLies:
+    """What a curious one would never do, and what a lying one gets for it."""
+
+    def sessions(self, world, change=lambda request: request):
+        """A wire on which the server changes what it asks some nodes."""
+
+        class Lying:
+            def exchange(self, contents, most_bytes, needed):
+                changed = {}
+                for client, content in contents.items():
+                    arrays, words = from_bytes(content)
+                    if "stage" not in words:
+                        content = to_bytes(*encode(change(decode(arrays, words))))
+                    changed[client] = content
+                return world.exchange(changed, most_bytes, needed)
+
+        return Lying()
+
+    def test_all_members_are_asked_the_same(self, tmp_path, caplog):
+        """Else the others' V could be such that their part of the sum is known."""
+
+        def change(request):
+            if request.client == 3:
+                return request
+            return request._replace(cast=request.cast._replace(V=np.zeros_like(request.cast.V)))
+
+        world = World(tmp_path)
+        run(world, 0)
+        with pytest.raises(TooFewError):
+            run(self.sessions(world, change), 1)
+        assert "a signature does not fit" in caplog.text
+
+    @pytest.mark.parametrize(
+        "again",
+        [
+            lambda request: request._replace(factor=0.5),
+            lambda request: request._replace(counted=-7),
+            lambda request: request._replace(run="another-run"),
+            lambda request: request._replace(cast=request.cast._replace(beta=2.0)),
+            lambda request: request._replace(cast=request.cast._replace(round=7)),
+        ],
+    )
+    def test_the_same_words_by_another_name(self, again, tmp_path):
+        """Two sums of the same words, among four and among three, would show the fourth's."""
+        world, asked = World(tmp_path), []
+
+        def first(stage, client, reply):
+            return reply
+
+        wire = Between(world, first)
+        run(wire, 1)
+        requests = [decode(*from_bytes(content)) for stage, _, content, _ in wire.seen if stage == "round"]
+        token = requests[0].invitation._replace(token="second")
+        engine = engine_on(None, 3)
+        for request in requests:
+            answer = world.nodes[request.client].answer_bytes(
+                to_bytes(*encode(again(request)._replace(invitation=token)))
+            )
+            asked.append((request.client, answer))
+        adverts = {k: a for k, a in asked if "stage" in from_bytes(a)[1]}
+        if not adverts:
+            return  # refused at once
+        collector = Collector(session_of(again(requests[0])._replace(invitation=token), ITEMS), PINNED)
+        listed = collector.take_adverts({k: to_adverts(read_stage(a).arrays)[0] for k, a in adverts.items()})
+        said = {k: self.ask(world, "share", k, from_adverts(listed)) for k in adverts}
+        sealed = collector.take_sealed({k: to_table(reply.arrays, SEALED) for k, reply in said.items()})
+        for k in adverts:
+            assert self.ask(world, "mask", k, from_table(sealed[k], SEALED)).status == "ok"
+        for k in (0, 1, 2):
+            assert self.ask(world, "confirm", k, from_members((0, 1, 2))).status == "not-hidden"
+        assert engine.quorum == 3
+
+    def ask(self, world, stage, client, arrays):
+        return read_stage(world.nodes[client].answer_bytes(encode_stage(Stage("second", client, stage, arrays))))
+
+    def test_numbers_that_would_make_the_failure_tell(self, tmp_path):
+        """A V that breaks those who rated an item: all nodes answer alike, whatever they rated."""
+        world = World(tmp_path)
+        asked = cast(world)
+        for item in range(ITEMS):
+            for value in (np.nan, np.inf, 1e200):
+                V = asked.V.copy()
+                V[item] = value
+                assert {refused(world, asked._replace(V=V), k).status for k in range(NODES)} == {"diverged"}
+        bad = Scaling(0.0, 0.0)
+        assert {refused(world, asked._replace(scaling=bad), k).status for k in range(NODES)} == {"wrong-settings"}
+
+    def test_what_fails_in_a_hidden_run_ends_it_for_good(self, tmp_path, monkeypatch):
+        """It may depend on the ratings: it is told once, and not again and again."""
+        world = World(tmp_path)
+        asked = cast(world)
+        with monkeypatch.context() as patched:
+            patched.setattr(node_module, "respond_in_words", broken)
+            assert refused(world, asked).status == "diverged"
+        assert refused(world, asked).status == "diverged"
+        world.revive(0)
+        assert refused(world, asked).status == "diverged"
+
+    def test_an_invitation_that_comes_twice_finds_the_same_seat(self, tmp_path):
+        """A slow node is asked again while it works: its first advert must still hold."""
+        world = World(tmp_path)
+        asked = engine_on(None).request(0, cast(world), invitation())
+        first = world.nodes[0].answer_bytes(asked)
+        assert world.nodes[0].answer_bytes(asked) == first
+
+
+def broken(*given):
+    raise Diverged(1, "numbers", "cure")
+
+
+def test_a_share_that_was_changed_is_noticed(tmp_path, caplog):
+    """One flipped bit in what a member reveals: the sum is not taken, and the round is tried again."""
+
+    def change(stage, client, reply):
+        if stage != "reveal" or client != 2:
+            return reply
+        arrays, words = from_bytes(reply)
+        arrays["survivors_contents"] = arrays["survivors_contents"].copy()
+        arrays["survivors_contents"][0, -1] ^= 1
+        return to_bytes(arrays, words)
+
+    with pytest.raises(TooFewError, match="do not give its secret"):
+        run(Between(World(tmp_path), change))
+
+
+def test_one_that_says_it_diverged_is_left_out(tmp_path):
+    def change(stage, client, reply):
+        if client == 2 and stage == "round" and len(turns) >= 2 * NODES:
+            return to_bytes(*encode_reply(Reply(RUN, 2, 2, "round", "diverged")))
+        turns.extend([stage] if stage == "round" else [])
+        return reply
+
+    turns = []
+    _, history = run(Between(World(tmp_path), change), 3, quorum=3)
+    assert history[-1].participants == (0, 1, 3)
 
 
 def test_a_node_without_a_seat_says_so(tmp_path):

@@ -40,7 +40,7 @@ def init(
     days: Annotated[int, Option(help="How long the certificates hold.")] = 365,
     accept: Annotated[
         str | None,
-        Option(help="Kinds of privacy that nodes take part in: secagg, plain or both, with commas; secagg from 3 on."),
+        Option(help="Kinds of privacy that nodes take part in: secagg, dp, dp+secagg, plain; secagg from 3 on."),
     ] = None,
 ) -> None:
     """Make certificates, node keys and configurations: a folder for the server and one to hand to each organisation."""

@@ -120,7 +120,7 @@ def _say_privacy(config: Any) -> None:
 
     hidden = f", among at least {config.min_cohort}" if any("secagg" in one for one in config.accept) else ""
     typer.echo(f"takes part in runs of the kinds {', '.join(config.accept)}{hidden}")
-    if config.epsilon and (config.path("state") / "ledger.sqlite").exists():
+    if config.epsilon and config.path("ledger.sqlite").exists():
         with ledger_of(config) as ledger:
             typer.echo(
                 f"privacy budget: epsilon {ledger.spent():.4g} of {config.epsilon:g} spent, delta {config.delta:g}"

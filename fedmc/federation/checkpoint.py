@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 def save(path: Path, found: Checkpoint) -> None:
     """The file appears whole or not at all."""
     arrays, words = encode(Request(found.run, 0, found.cast, -1, found.catalogue))
-    arrays |= {"S": np.asarray(found.state.S), "state_V": found.state.V}
+    arrays |= {"state_V": found.state.V} | ({} if found.state.S is None else {"S": np.asarray(found.state.S)})
     more: dict[str, Any] = {
         "format": FORMAT, "number": found.number, "seen": found.state.seen, "opening": found.opening,
         "counts": {str(client): number for client, number in found.counted.items()},
@@ -49,7 +49,7 @@ def load(path: Path) -> Checkpoint:
         request = decode(arrays, words)
         counted = {int(client): int(number) for client, number in words["counts"].items()}
         factors = {int(client): float.fromhex(factor) for client, factor in words["factors"].items()}
-        state = ServerState(arrays["S"], np.ascontiguousarray(arrays["state_V"]), int(words["seen"]))
+        state = ServerState(arrays.get("S"), np.ascontiguousarray(arrays["state_V"]), int(words["seen"]))
         return Checkpoint(
             request.run, int(words["number"]), request.cast, state, counted, request.catalogue, words["opening"],
             factors,

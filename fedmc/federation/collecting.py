@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fedmc.errors import DataError, Diverged, TooFewError
+from fedmc.errors import DataError, TooFewError
 from fedmc.federation import stages
 from fedmc.federation.stages import Arrays, Stage, encode_stage, read_stage
 from fedmc.federation.wire import OK, STATUS, Invitation, decode_reply, from_bytes
 from fedmc.messages import CHANGING, Broadcast, Sums
-from fedmc.privacy.secagg import Advert, Collector, threshold_of
+from fedmc.privacy.secagg import AbortedError, Advert, Collector, threshold_of
 from fedmc.privacy.words import to_sums
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class _Session:
         all_of_them = cast.round == 0 or not engine.joined
         quorum = len(asked) if all_of_them else min(engine.quorum, len(asked))
         self.engine, self.cast, self.asked = engine, cast, asked
-        self.needed, self.sent = max(quorum, threshold_of(len(asked))), 0
+        self.needed, self.sent, self.diverged = max(quorum, threshold_of(len(asked))), 0, 0
         self.invitation = Invitation(secrets.token_hex(16), tuple(asked), self.needed)
-        session = stages.session_of(engine.run, self.invitation, cast, engine.items)
+        session = stages.session_of(engine.asking(asked[0], cast, self.invitation), engine.items)
         self.collector = Collector(session, engine.pinned)
 
     def run(self) -> Sums:
@@ -58,14 +58,19 @@ class _Session:
             self._ask("confirm", listed, lambda member, arrays: stages.to_signature(arrays))
         )
         proof = dict.fromkeys(signatures, stages.from_table(signatures, stages.SIGNATURE))
-        total = collector.unmask(self._ask("reveal", proof, stages.to_revealed))
-        sums = to_sums(total.view(np.int64), self.cast, self.engine.items, self.sent)
-        return self._checked(sums, survivors)
+        revealed = self._ask("reveal", proof, stages.to_revealed)
+        try:
+            total = collector.unmask(revealed)
+            sums = to_sums(total.view(np.int64), self.cast, self.engine.items, self.sent)
+            return self._checked(sums, survivors)
+        except DataError as error:  # somebody lied, and one cannot say who
+            raise AbortedError(str(error)) from None
 
     def _invite(self) -> dict[int, Advert]:
         contents = {k: self.engine.request(k, self.cast, self.invitation) for k in self.asked}
         answers = self.engine.transport.exchange(contents, SMALL, self.needed)
         found = self._valid("advertise", answers, self.asked, _advert, self._check_advert)
+        self.engine.stop_if_diverged(self.diverged, self.asked, self.cast)
         if len(found) < self.needed:  # asking again would not help: they were waited for
             missing = self.engine.reasons(len(self.asked) - len(found))
             there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
@@ -107,8 +112,6 @@ class _Session:
                 value = read(member, self._arrays(stage, member, answers[member]))
                 check(member, value)
                 found[member] = value
-            except Diverged:
-                raise
             except Exception as error:  # whatever a stranger's bytes can bring about
                 self.engine.leave_out(member, self.cast, f"{stage}: {error}")
         return found
@@ -117,8 +120,7 @@ class _Session:
         arrays, words = from_bytes(content)
         if "stage" not in words:
             status = decode_reply(arrays, words).status
-            if status == "diverged":
-                raise Diverged(self.cast.round, f"node {member} has numbers that cannot be sent", "raise the penalties")
+            self.diverged += status == "diverged"
             raise DataError(STATUS.get(status, "an unknown status"))
         said = read_stage(content)
         if said.status != OK:

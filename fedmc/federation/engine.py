@@ -32,6 +32,10 @@ from fedmc.replies import largest, shapes
 
 log = logging.getLogger("fedmc.server")
 
+NEVER_NEGATIVE = {"count", "squares", "items", "users", "loss", "nonzeros", "entries"} | {
+    f"{part}_{what}" for part in ("train", "test", "validation") for what in ("count", "error")
+}
+
 
 class Transport(Protocol):
     def exchange(self, contents: dict[int, bytes], most_bytes: int, needed: int) -> dict[int, bytes]:
@@ -67,6 +71,7 @@ class FederatedEngine:
         self.factors: dict[int, float] = {}  # how much of that round's change counted, where changes are clipped
         self.pinned = pinned or {}  # the nodes' public identities, for secure aggregation
         self.absent: list[Absent] = []
+        self._diverged = 0  # nodes that said so in this exchange
         self._before = self.counted, self.factors
 
     @property
@@ -95,21 +100,24 @@ class FederatedEngine:
             self.counted |= dict.fromkeys(total.clients, cast.round)
         return total
 
+    def asking(self, client: int, cast: Broadcast, invitation: Invitation | None = None) -> Request:
+        counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
+        return Request(self.run, client, cast, counted, self.catalogue, factor=factor, invitation=invitation)
+
     def request(self, client: int, cast: Broadcast, invitation: Invitation | None = None) -> bytes:
-        counted = self.counted.get(client, NEVER)
-        factor = self.factors.get(client, 1.0)
-        asked = Request(self.run, client, cast, counted, self.catalogue, factor=factor, invitation=invitation)
-        return to_bytes(*encode(asked))
+        return to_bytes(*encode(self.asking(client, cast, invitation)))
 
     def _ask(self, cast: Broadcast, asked: list[int]) -> Sums:
         contents = {client: self.request(client, cast) for client in asked}
         needed = len(asked) if cast.task == "start" else min(self.quorum, len(asked))
         answers = self.transport.exchange(contents, largest(cast, self._items), needed)
         counted: dict[int, Sums] = {}
+        self._diverged = 0
         for client in asked:
             sums = self._read(client, cast, answers.get(client))
             if sums is not None:
                 counted[client] = sums
+        self.stop_if_diverged(self._diverged, asked, cast)
         if len(counted) < needed:
             missing = self.reasons(len(asked) - len(counted))
             raise TooFewError(
@@ -166,18 +174,21 @@ class FederatedEngine:
             return None
         try:
             reply = decode_reply(*from_bytes(answer))
-            if reply.status == "diverged":
-                raise Diverged(cast.round, f"node {client} has numbers that are not finite", "raise the penalties")
+            self._diverged += reply.status == "diverged"
             if reply.status != OK:
                 self.leave_out(client, cast, STATUS.get(reply.status, "an unknown status"))
                 return None
             check(reply, client, self.run, cast, self._items, client in self.counted)
-        except Diverged:
-            raise
         except Exception as error:  # whatever a stranger's bytes can bring about
             self.leave_out(client, cast, f"refused: {error}")
             return None
         return reply.sums
+
+    def stop_if_diverged(self, saying_so: int, asked: list[int], cast: Broadcast) -> None:
+        """One node that says so is left out; where half of them do, the numbers are to blame."""
+        if 2 * saying_so >= len(asked) and saying_so:
+            cause = f"{saying_so} of {len(asked)} nodes have numbers that are not finite or too large"
+            raise Diverged(cast.round, cause, "raise the penalties")
 
     def leave_out(self, client: int, cast: Broadcast, why: str) -> None:
         self.absent.append(Absent(client, cast.round, why))
@@ -206,6 +217,8 @@ def check(reply: Reply, client: int, run: str, cast: Broadcast, items: int, know
             raise DataError(f"{name} has shape {part.shape}, expected {shape}")
         if not np.isfinite(values).all():
             raise DataError(f"{name} is not finite")
+        if name in NEVER_NEGATIVE and len(np.atleast_1d(values)) and float(np.min(values)) < 0:
+            raise DataError(f"{name} is negative")
     one = 1 << STEP_OF_NUMBERS if cast.settings.clip else 1
     if "joined" in wanted and reply.sums.number("joined") != (0 if known else one):
         raise DataError("it joins twice" if known else "it never joined")

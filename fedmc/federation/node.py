@@ -13,6 +13,7 @@ Every error ends here, in the node's own log: the server gets a status word.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
+MOST = 1e12  # no honest number is as large
 TASKS = ("moments", "scale", "start", "round", "measure", "finish")
 
 
@@ -105,9 +107,14 @@ class Node:
         except _RefusedError as refused:
             log.warning("refused round %s of run %s: %s", request.cast.round, request.run, refused)
             return _bytes(request, str(refused))
-        except Diverged as error:
-            log.error("round %s of run %s: %s", request.cast.round, request.run, error)
-            return _bytes(request, "diverged")
+        except DataError:
+            raise  # the store or the shard is not what it should be
+        except Exception as error:
+            status = "diverged" if isinstance(error, Diverged) else "failed"
+            log.error("round %s of run %s: %s", request.cast.round, request.run, error or type(error).__name__)
+            if request.cast.settings.privacy != "plain":
+                self.store.end(request.run, status)  # what fails may depend on the ratings: it tells that much, once
+            return _bytes(request, status)
 
     # --- plain
 
@@ -120,17 +127,10 @@ class Node:
         if not self._stale(request, pending) and self._said[0] == (request.key, request.counted):
             return self._said[1]
         committed = self._settled(request, pending)
-        shard = self._numbered(request)
         if cast.task == "finish":
-            self.on_finish(request, users_at(shard, committed.state, cast))
-            state, sums = committed.state, Sums.of()
-        elif cast.settings.clip:
-            before: Any = committed.state
-            state, words = respond_in_words(shard, before, cast)
-            sums = Sums.of(**parts_of(words, cast, len(cast.V)))
-        else:
-            state, sums = respond(shard, committed.state, cast)
-        reply = self._released(request, _bytes(request, OK, sums))
+            self.on_finish(request, users_at(self._numbered(request), committed.state, cast))
+            return _bytes(request, OK, Sums.of())
+        state, reply = self._worked(request, lambda shard: _reply(request, _sums(shard, committed.state, cast)))
         if cast.task in CHANGING:
             self.store.hold(request.run, Entry(cast.round, state, request.key, reply))
         else:
@@ -144,23 +144,30 @@ class Node:
         from fedmc.federation.seats import Seat
 
         assert self.identity is not None
+        if self._seat is not None and self._seat.asked == request.hash():
+            return self._seat.advert  # asked twice: the same seat, the same keys
         words, new = self._in_words(request)
-        run, question = request.run, request.question
+        try:
+            self._seat = Seat(self.identity, request, words, new, *self._once_among(words))
+        except FedmcError as error:
+            log.warning("round %s of run %s: %s", request.cast.round, request.run, error)
+            raise _RefusedError("not-hidden") from None
+        return self._seat.advert
+
+    def _once_among(self, words: Array) -> tuple[Callable[[tuple[int, ...]], None], Callable[[tuple[int, ...]], None]]:
+        """(Before it is confirmed, before it is revealed): words are in sums among one list of members only."""
+        name, something = hashlib.sha256(words.tobytes()).hexdigest(), bool(words.any())
 
         def on_list(survivors: tuple[int, ...]) -> None:
-            before = self.store.revealed(run, question)
+            before = self.store.revealed(name)
             if before is not None and before != survivors:
                 raise DataError(f"the same words were in a sum of {before}: beside {survivors} they could be told")
 
         def on_reveal(survivors: tuple[int, ...]) -> None:
-            self.store.reveal(run, question, survivors)
+            if something:
+                self.store.reveal(name, survivors)
 
-        try:
-            self._seat = Seat(self.identity, request, words, new, on_list, on_reveal)
-        except FedmcError as error:
-            log.warning("round %s of run %s: %s", request.cast.round, run, error)
-            raise _RefusedError("not-hidden") from None
-        return self._seat.advert
+        return on_list, on_reveal
 
     def _in_words(self, request: Request) -> tuple[Array, bool]:
         """What is asked for, as whole numbers, and whether it is this node's first contribution."""
@@ -168,31 +175,42 @@ class Node:
         pending = self.store.get(request.run, "pending")
         again = pending.round == cast.round > request.counted and pending.key == request.key
         if cast.task in CHANGING and again:
-            before: Any = self.store.get(request.run, "committed").state
+            committed = self.store.get(request.run, "committed")
+            if committed.round != request.counted:
+                raise _RefusedError("wrong-round")
+            before: Any = committed.state
             now: Any = pending.state
             kept = np.frombuffer(pending.reply or b"", np.int64)  # a release: the same noise again
             return kept if cast.settings.private else difference(now, before), before is None
         before = self._settled(request, pending).state
-        state, words = respond_in_words(self._numbered(request), before, cast)
-        words = np.frombuffer(self._released(request, words.tobytes()), np.int64)
+        state, content = self._worked(request, lambda shard: _words_of(respond_in_words(shard, before, cast)))
         if cast.task in CHANGING:
-            release = words.tobytes() if cast.settings.private else b""
+            release = content if cast.settings.private else b""
             self.store.hold(request.run, Entry(cast.round, state, request.key, release))
-        return words, before is None and cast.task in CHANGING
+        return np.frombuffer(content, np.int64), before is None and cast.task in CHANGING
 
-    def _released(self, request: Request, content: bytes) -> bytes:
-        """What may leave: with noise, by the ledger, which refuses, or gives again what it gave before."""
-        settings, number = request.cast.settings, request.cast.round
-        if not settings.private or request.cast.task == "finish":
-            return content
+    def _worked(self, request: Request, work: Callable[[Shard], tuple[Any, bytes]]) -> tuple[Any, bytes]:
+        """The new state and what leaves; noised, by the ledger, which refuses, or gives again what it gave before."""
+        settings, shard = request.cast.settings, self._numbered(request)
+        if not settings.private:
+            return work(shard)
         if self.ledger is None:
             raise _RefusedError("over-budget")
         method: Any = settings.make_method()
+        done: list[Any] = []
+
+        def make() -> bytes:
+            done.append(work(shard))
+            return bytes(done[0][1])
+
         try:
-            return self.ledger.release(f"{request.run}/{request.key}", method.multiplier(number), lambda: content)
-        except (OverBudgetError, InputError) as error:
-            log.error("round %s of run %s: %s", number, request.run, error)
+            name = f"{request.run}/{request.key}"
+            content = self.ledger.release(name, method.multiplier(request.cast.round), make)
+        except OverBudgetError as error:
+            log.error("round %s of run %s: %s", request.cast.round, request.run, error)
             raise _RefusedError("over-budget") from None
+        state = (done or [work(shard)])[0][0]  # noise that was drawn for a release made before goes nowhere
+        return state, content
 
     def _answer_stage(self, arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
         from fedmc.federation.stages import Stage, decode_stage, encode_stage
@@ -223,12 +241,16 @@ class Node:
             raise _RefusedError("wrong-settings")
         if not re.fullmatch(RUN, request.run):  # it names a file here
             raise _RefusedError("wrong-settings")
+        _check_numbers(cast)
         self._check_privacy(request)
         ratings, began_with = self.store.begun_with(request.run, self.ratings, hash_of(settings))
         if began_with != hash_of(settings):
             raise _RefusedError("wrong-settings")
         if ratings != self.ratings:
             raise _RefusedError("changed-ratings")
+        ended = self.store.ended(request.run)
+        if ended is not None:
+            raise _RefusedError(ended)
 
     def _check_privacy(self, request: Request) -> None:
         """The kind of run is one that was agreed to, and what it hides is asked for in hiding."""
@@ -236,8 +258,8 @@ class Node:
         hidden = cast.settings.hidden and cast.task != "finish"
         if cast.settings.privacy not in self.accepted or hidden != (request.invitation is not None):
             raise _RefusedError("wrong-privacy")
-        if cast.settings.private and cast.task not in ("round", "finish"):
-            raise _RefusedError("wrong-privacy")  # nothing leaves that is not noised
+        if cast.settings.private:
+            self._check_private(cast)
         if cast.settings.private and request.invitation and len(request.invitation.cohort) != cast.clients:
             raise _RefusedError("not-hidden")  # each adds its share of the noise, so that all of them must be there
         if hidden and (self.identity is None or cast.full):
@@ -246,6 +268,20 @@ class Node:
             clients = len(self.identity.pinned)
             if (request.client, cast.clients) != (self.identity.number, clients):
                 raise _RefusedError("wrong-member")
+
+    def _check_private(self, cast: Broadcast) -> None:
+        """Nothing leaves that is not noised, and nothing that a user is part of beyond its own ratings."""
+        method: Any = cast.settings.make_method()
+        if cast.task not in ("round", "finish"):
+            raise _RefusedError("wrong-privacy")
+        if self.shard.test is not None or self.shard.validation is not None:
+            log.error("ratings that are held out depend on other users: leave `test` out of config.toml for dp")
+            raise _RefusedError("wrong-privacy")
+        try:
+            method.check_cast(cast)
+        except InputError as error:
+            log.error("round %s: %s", cast.round, error)
+            raise _RefusedError("wrong-settings") from None
 
     def _stale(self, request: Request, pending: Entry) -> bool:
         """Whether a request is older than what the server has said since: asked twice, the second came late."""
@@ -288,6 +324,34 @@ class Node:
                 self.shard.test, self.shard.validation,
             )  # fmt: skip
         return self.shard
+
+
+def _check_numbers(cast: Broadcast) -> None:
+    """Refuse, before any rating is looked at, numbers under which what fails would depend on the ratings."""
+    arrays = [cast.V, np.asarray(cast.beta), *([] if cast.memory is None else [cast.memory])]
+    if not all(
+        array.dtype.kind == "f" and np.isfinite(array).all() and np.abs(array).max() <= MOST for array in arrays
+    ):
+        raise _RefusedError("diverged")
+    scaling = cast.scaling
+    if not np.isfinite([scaling.mean, scaling.scale]).all() or not scaling.scale > 0 or np.min(cast.beta) <= 0:
+        raise _RefusedError("wrong-settings")
+
+
+def _sums(shard: Shard, state: Any, cast: Broadcast) -> tuple[Any, Sums]:
+    """A client's turn; where changes are clipped, in whole numbers."""
+    if not cast.settings.clip:
+        return respond(shard, state, cast)
+    after, words = respond_in_words(shard, state, cast)
+    return after, Sums.of(**parts_of(words, cast, len(cast.V)))
+
+
+def _reply(request: Request, turn: tuple[Any, Sums]) -> tuple[Any, bytes]:
+    return turn[0], _bytes(request, OK, turn[1])
+
+
+def _words_of(turn: tuple[Any, Array]) -> tuple[Any, bytes]:
+    return turn[0], turn[1].tobytes()
 
 
 def _nobody(status: str, words: dict[str, Any]) -> Reply:

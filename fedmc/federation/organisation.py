@@ -78,7 +78,7 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
 
 def ledger_of(config: NodeConfig) -> Ledger:
     """What was released about these ratings, over all runs and restarts."""
-    return Ledger(config.path("state") / "ledger.sqlite", config.epsilon, config.delta)
+    return Ledger(config.path("ledger.sqlite"), config.epsilon, config.delta)
 
 
 def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:

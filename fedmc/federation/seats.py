@@ -48,9 +48,8 @@ class Seat:
         on_reveal: Callable[[tuple[int, ...]], None],
     ) -> None:
         assert request.invitation is not None
-        cast = request.cast
-        session = stages.session_of(request.run, request.invitation, cast, len(cast.V))
-        self.token, self.number = request.invitation.token, identity.number
+        session = stages.session_of(request, len(request.cast.V))
+        self.token, self.number, self.asked = request.invitation.token, identity.number, request.hash()
         self._member = Member(identity.number, identity.key, identity.pinned, session, identity.min_cohort, new)
         self._words, self._on_list, self._on_reveal = words.view(np.uint64), on_list, on_reveal
         self._survivors: tuple[int, ...] = ()

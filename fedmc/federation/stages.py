@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc.errors import DataError
-from fedmc.federation.wire import OK, Invitation, from_bytes, to_bytes
-from fedmc.messages import Broadcast
+from fedmc.federation.wire import OK, Request, from_bytes, to_bytes
 from fedmc.privacy import primitives
 from fedmc.privacy.secagg import Advert, Revealed, Session
 from fedmc.privacy.words import length_of
@@ -36,9 +35,12 @@ class Stage(NamedTuple):
     status: str = OK
 
 
-def session_of(run: str, invitation: Invitation, cast: Broadcast, items: int) -> Session:
-    """As both sides work it out: nothing that the length of a message depends on is the server's word."""
-    name = f"{run}/{cast.task}/{invitation.token}"
+def session_of(request: Request, items: int) -> Session:
+    """As both sides work it out. All that members are asked is part of its name, and so of every key and signature:
+    a server that asks one of them something else has no session with it."""
+    cast, invitation = request.cast, request.invitation
+    assert invitation is not None
+    name = f"{request.run}/{cast.task}/{invitation.token}/{request.common}"
     return Session(name, cast.round, invitation.cohort, invitation.threshold, length_of(cast, items))
 
 
@@ -64,6 +66,7 @@ def from_adverts(adverts: list[Advert]) -> Arrays:
         "new": np.array([advert.new for advert in adverts], np.uint8),
         "seal": _rows([advert.seal_key for advert in adverts], KEY),
         "mask": _rows([advert.mask_key for advert in adverts], KEY),
+        "promises": _rows([advert.promise for advert in adverts], KEY),
         "signatures": _rows([advert.signature for advert in adverts], SIGNATURE),
     }
 
@@ -72,12 +75,10 @@ def to_adverts(arrays: Arrays) -> list[Advert]:
     members = _numbers(arrays, "members")
     count = len(members)
     new = _bytes_of(arrays, "new", count)
-    columns = (_contents(arrays, name, count, size) for name, size in (("seal", KEY), ("mask", KEY)))
+    seal, mask, promises = (_contents(arrays, name, count, KEY) for name in ("seal", "mask", "promises"))
     signatures = _contents(arrays, "signatures", count, SIGNATURE)
-    return [
-        Advert(member, seal, mask, signature, flag != 0)
-        for member, seal, mask, signature, flag in zip(members, *columns, signatures, new, strict=True)
-    ]
+    flags = [flag != 0 for flag in new]
+    return [Advert(*one) for one in zip(members, seal, mask, signatures, flags, promises, strict=True)]
 
 
 def from_table(table: Mapping[int, bytes], size: int, name: str = "members") -> Arrays:

@@ -33,9 +33,8 @@ CREATE TABLE IF NOT EXISTS states (
     round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
     PRIMARY KEY (run, kind)
 );
-CREATE TABLE IF NOT EXISTS revealed (
-    run TEXT NOT NULL, question TEXT NOT NULL, survivors TEXT NOT NULL, PRIMARY KEY (run, question)
-);
+CREATE TABLE IF NOT EXISTS revealed (words TEXT PRIMARY KEY, survivors TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ended (run TEXT PRIMARY KEY, status TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
 """
 
@@ -134,18 +133,26 @@ class Store:
         with self._transaction():
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
-    def revealed(self, run: str, question: str) -> tuple[int, ...] | None:
-        """Among whom the answer to a question was once in a sum that may have been seen."""
+    def revealed(self, words: str) -> tuple[int, ...] | None:
+        """Among whom words (by their hash) were once in a sum that may have been seen, in whatever run."""
         with self._errors():
-            row = self._database.execute(
-                "SELECT survivors FROM revealed WHERE run = ? AND question = ?", (run, question)
-            ).fetchone()
+            row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (words,)).fetchone()
         return None if row is None else tuple(int(member) for member in row[0].split())
 
-    def reveal(self, run: str, question: str, survivors: tuple[int, ...]) -> None:
+    def reveal(self, words: str, survivors: tuple[int, ...]) -> None:
         with self._transaction():
             listed = " ".join(map(str, survivors))
-            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?, ?)", (run, question, listed))
+            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?)", (words, listed))
+
+    def ended(self, run: str) -> str | None:
+        """The status that a run ended with here, for good."""
+        with self._errors():
+            row = self._database.execute("SELECT status FROM ended WHERE run = ?", (run,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def end(self, run: str, status: str) -> None:
+        with self._transaction():
+            self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (run, status))
 
     def close(self) -> None:
         self._database.close()

@@ -66,18 +66,18 @@ class Request(NamedTuple):
     @property
     def key(self) -> str:
         """What makes two requests the same: asked again, a node does the same work."""
-        return self._hash(counted=None, factor=None, invitation=None)
+        return self.hash(counted=None, factor=None, invitation=None)
 
     @property
-    def question(self) -> str:
-        """What makes two answers the same: the same work on the same state, whatever the round is called."""
-        return self._hash(round=None, invitation=None)
+    def common(self) -> str:
+        """What is the same for all members of a session: none of them is asked anything else than the others."""
+        return self.hash(client=None, counted=None, factor=None, invitation=None)
 
-    def _hash(self, **without: None) -> str:
+    def hash(self, **without: None) -> str:
         arrays, words = encode(self)
         digest = hashlib.sha256(json.dumps(words | without, sort_keys=True).encode())
         for name in sorted(arrays):
-            digest.update(name.encode() + arrays[name].tobytes())
+            digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
         return digest.hexdigest()
 
 

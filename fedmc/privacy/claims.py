@@ -19,8 +19,9 @@ def claim(settings: Settings) -> str:
         )
     if settings.hidden:
         return (
-            f"privacy secagg: the server sees sums over cohorts of at least {settings.min_cohort} clients and no "
-            "client's own message. What the sums and the model say of all of them together is not hidden"
+            f"privacy secagg: the server sees sums over cohorts of at least {settings.min_cohort} clients, more than "
+            "two thirds of whom get through, and no client's own message. What sums and model say of all of them "
+            "together is not hidden"
         )
     return (
         "privacy plain: ratings and user factors stay at home, but the server sees each client's message, and can tell "

@@ -39,6 +39,7 @@ Array = NDArray[Any]
 COUNTS = 0.15  # the first release's share of the budget
 POOLED = 0.2  # of a user's norm of 1, what goes into numbers that are pooled over items
 ITEMS = math.sqrt(1 - POOLED**2)  # and what is left for the items
+LONGEST = 1e9  # a user's factors or misfits beyond which nothing of it is released
 MOST_CURVATURE = 4.0  # beyond which a user's curvature is cut
 
 
@@ -87,6 +88,19 @@ class Private:
         require(isinstance(settings.make_loss(), Square), f"privacy='dp' needs the square loss, got {settings.loss}")
         separable = coefficients(settings.penalties(1)[0], settings.width) is not None
         require(separable, "privacy='dp' needs a separable penalty of the users, such as l2:1.5")
+
+    def check_cast(self, cast: Broadcast) -> None:
+        """Refuse what an honest server never sends, before any rating is looked at."""
+        self.multiplier(max(cast.round, 1))
+        require(cast.scaling == self.scaling, f"ratings are scaled by {self.scaling}, not by {cast.scaling}")
+        if cast.round <= 1 or cast.task != "round":
+            return
+        width = len(self.free(cast.settings.rank))
+        ok = cast.memory is not None and np.shape(cast.memory) == (len(cast.V) + width + 2, width + 1)
+        require(ok, "what the server remembers has another shape")
+        known = denoise.Known.unpacked(cast.memory)
+        sane = known.counts.min() >= denoise.LEAST_COUNT and known.counts.max() <= 1e12 and 0 <= known.noise <= 1e12
+        require(bool(sane), "what the server remembers of counts and noise cannot be")
 
     def multiplier(self, number: int) -> float:
         """The noise multiplier of a round's release, for the ledger."""
@@ -166,6 +180,7 @@ def slopes(shard: Shard, U: Array, cast: Broadcast, free: Array) -> Array:
         length = np.linalg.norm(z, axis=1)
         left = np.sqrt(np.bincount(rows, np.square(pulls), len(number)))
         weights = dp.shrink(left * length)
+        weights[(length > LONGEST) | (left > LONGEST) | (left < dp.TINY)] = 0  # nobody honest: squares that lose digits
     z[weights == 0], pulls[weights[rows] == 0] = 0, 0
     parts = sparse.csr_array((pulls * weights[rows], ratings.indices, ratings.indptr), shape=ratings.shape)
     return np.concatenate([ITEMS * (parts.T @ z), POOLED * curvature(z, weights * np.sqrt(number))])

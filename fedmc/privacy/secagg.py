@@ -64,10 +64,11 @@ class Advert(NamedTuple):
     mask_key: bytes
     signature: bytes
     new: bool = False  # it adds all of its contribution, not a change
+    promise: bytes = b""  # the hash of b, by which what is revealed of it is checked
 
     def content(self, session: Session) -> bytes:
         about = session.label + _number(self.member) + _number(int(self.new))
-        return b"advert" + about + self.seal_key + self.mask_key
+        return b"advert" + about + self.seal_key + self.mask_key + self.promise
 
 
 class Revealed(NamedTuple):
@@ -101,7 +102,7 @@ class Member:
         self._seal_private, seal_public = p.new_pair()
         self._mask_private, mask_public = p.new_pair()
         self._b = secrets.token_bytes(p.SECRET)
-        advert = Advert(number, seal_public, mask_public, b"", new)
+        advert = Advert(number, seal_public, mask_public, b"", new, _promise(self._b))
         self._advert = advert._replace(signature=p.sign(identity, advert.content(session)))
         self._peers: dict[int, Advert] = {}
         self._held: dict[int, tuple[bytes, bytes]] = {}  # of each member: a share of b, a share of its mask key
@@ -224,6 +225,10 @@ class Collector:
         if advert.member != member or member not in self.session.cohort:
             raise DataError(f"an advert of {advert.member} came from {member}")
         p.check(self.pinned[member], advert.signature, advert.content(self.session))
+        if advert.seal_key == advert.mask_key:
+            raise DataError(f"member {member} advertises one key for two uses")
+        for key in (advert.seal_key, advert.mask_key):
+            p.agree(p.new_pair()[0], key, b"")  # one that nobody can agree with would stop all others
 
     def take_sealed(self, sealed: Mapping[int, dict[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """By receiver, what each sender sealed for it."""
@@ -276,7 +281,11 @@ class Collector:
         total = np.zeros(session.length, session.dtype)
         for member in survivors:
             total += self.hidden[member]
-        masks = [(self_key(self._secret(revealed, member, True), session), -1) for member in survivors]
+        secrets_of = {member: self._secret(revealed, member, True) for member in survivors}
+        for member, b in secrets_of.items():
+            if _promise(b) != self.adverts[member].promise:
+                raise DataError(f"the shares of {member}'s secret do not give its secret")
+        masks = [(self_key(b, session), -1) for b in secrets_of.values()]
         for member in lost:
             private = self._secret(revealed, member, False)
             if p.public_of(private) != self.adverts[member].mask_key:
@@ -311,6 +320,10 @@ def pair(private: bytes, own: int, peer: int, public: bytes, session: Session) -
     low, high = sorted((own, peer))
     key = p.agree(private, public, b"mask" + session.label + _number(low) + _number(high))
     return key, 1 if own == low else -1
+
+
+def _promise(b: bytes) -> bytes:
+    return hashlib.sha256(b"promise" + b).digest()
 
 
 def _confirmed(session: Session, survivors: tuple[int, ...]) -> bytes:
