@@ -292,6 +292,7 @@ def real(data_folder, kind, per_client, users, **given):
     return audit(shards, settings_of(kind, **{"rank": 10, "active": 10} | given), number=5)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize(("per_client", "users"), [(1, 400), (5, 1500), (60, 6040)])
 @pytest.mark.parametrize("kind", OURS)
@@ -311,6 +312,7 @@ def test_plain_on_movielens_1m(data_folder, kind, per_client, users):
         assert "100 in 100 of the links are right" in persons.meaning
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize("kind", OURS)
 def test_secagg_on_movielens_1m(data_folder, kind):
@@ -328,6 +330,7 @@ def test_secagg_on_movielens_1m(data_folder, kind):
         assert batch.advantage <= 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_sums_of_single_users_leak_on_movielens_1m(data_folder):
     """What a cohort of ten hides of clients with 60 users, it does not hide of clients with one."""
@@ -337,6 +340,7 @@ def test_sums_of_single_users_leak_on_movielens_1m(data_folder):
     assert found("which items one person rated", done)[findings.sum_of(10)].attack == 1
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize("per_client", [1, 60])
 def test_dp_on_movielens_1m(data_folder, per_client):

@@ -73,7 +73,7 @@ def test_the_sum_is_exact(members, bits):
     np.testing.assert_array_equal(total, expected(words, survivors))
 
 
-@pytest.mark.parametrize("members", [4, 5, 6])
+@pytest.mark.parametrize("members", [4, 5, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_set_of_drop_outs(members, stage):
     """Up to the threshold the exact sum of who sent words; one more, and nothing is unmasked."""

@@ -41,7 +41,9 @@ def trained(settings, number):
     return engine, states[-1], last
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["curvature", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "curvature")]
+)
 def test_v_is_that_of_plain_within_the_fixed_point(kind):
     settings = KINDS[kind].replace(active=NODES)  # all, so that both ask the same clients
     _, plain, shown = trained(settings, 1000)
