@@ -247,6 +247,7 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
     answer = world.node(0).answer(broken)
     reply = decode_reply(*from_bytes(answer))
     assert reply == Reply(RUN, 0, 1, "round", "diverged", None)
+    world = World(tmp_path / "another")
 
     class Saying:
         def exchange(self, contents, most_bytes, needed):
