@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +23,17 @@ from numpy.typing import NDArray
 
 from fedmc import __version__
 from fedmc.client import respond, users_at
-from fedmc.errors import DataError, Diverged, FedmcError, InputError
+from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.federation.checks import RefusedError, check
 from fedmc.federation.store import Entry, Store
 from fedmc.federation.wire import (
     NEVER,
     OK,
-    RUN,
     Reply,
     Request,
     decode,
     encode_reply,
     from_bytes,
-    hash_of,
     to_bytes,
 )
 from fedmc.messages import CHANGING, Broadcast, Sums
@@ -50,13 +48,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
-
-MOST = 1e12  # no honest number is as large
-TASKS = ("moments", "scale", "start", "round", "measure", "finish")
-
-
-class _RefusedError(Exception):
-    """With the status word that the server gets."""
 
 
 class Node:
@@ -102,9 +93,9 @@ class Node:
     def answer(self, request: Request) -> bytes:
         """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
         try:
-            self._check(request)
+            check(self, request)
             return self._answer_plainly(request) if request.invitation is None else self._take_seat(request)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             log.warning("refused round %s of run %s: %s", request.cast.round, request.run, refused)
             return _bytes(request, str(refused))
         except DataError:
@@ -151,7 +142,7 @@ class Node:
             self._seat = Seat(self.identity, request, words, new, *self._once_among(words))
         except FedmcError as error:
             log.warning("round %s of run %s: %s", request.cast.round, request.run, error)
-            raise _RefusedError("not-hidden") from None
+            raise RefusedError("not-hidden") from None
         return self._seat.advert
 
     def _once_among(self, words: Array) -> tuple[Callable[[tuple[int, ...]], None], Callable[[tuple[int, ...]], None]]:
@@ -177,7 +168,7 @@ class Node:
         if cast.task in CHANGING and again:
             committed = self.store.get(request.run, "committed")
             if committed.round != request.counted:
-                raise _RefusedError("wrong-round")
+                raise RefusedError("wrong-round")
             before: Any = committed.state
             now: Any = pending.state
             kept = np.frombuffer(pending.reply or b"", np.int64)  # a release: the same noise again
@@ -195,7 +186,7 @@ class Node:
         if not settings.private:
             return work(shard)
         if self.ledger is None:
-            raise _RefusedError("over-budget")
+            raise RefusedError("over-budget")
         method: Any = settings.make_method()
         done: list[Any] = []
 
@@ -208,7 +199,7 @@ class Node:
             content = self.ledger.release(name, method.multiplier(request.cast.round), make)
         except OverBudgetError as error:
             log.error("round %s of run %s: %s", request.cast.round, request.run, error)
-            raise _RefusedError("over-budget") from None
+            raise RefusedError("over-budget") from None
         state = (done or [work(shard)])[0][0]  # noise that was drawn for a release made before goes nowhere
         return state, content
 
@@ -220,68 +211,12 @@ class Node:
         if seat is not None and (seat.token, seat.number) == (stage.token, stage.client):
             try:
                 return seat.answer(stage)
-            except FedmcError as error:
+            except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
                 log.warning("refused stage %s of a session: %s", stage.stage, error)
                 status = "not-hidden"
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, status))
 
     # --- what every request goes through
-
-    def _check(self, request: Request) -> None:
-        """Refuse what is not even looked at."""
-        cast: Broadcast = request.cast
-        settings = cast.settings
-        if request.version != __version__:
-            raise _RefusedError("wrong-version")
-        if cast.V.ndim != 2:
-            raise _RefusedError("wrong-settings")
-        if request.catalogue != self.catalogue or cast.V.shape[0] != self.shard.by_user.shape[1]:
-            raise _RefusedError("wrong-catalogue")
-        if cast.task not in TASKS or cast.V.shape[1] != settings.width or not 0 <= request.client < cast.clients:
-            raise _RefusedError("wrong-settings")
-        if not re.fullmatch(RUN, request.run):  # it names a file here
-            raise _RefusedError("wrong-settings")
-        _check_numbers(cast)
-        self._check_privacy(request)
-        ratings, began_with = self.store.begun_with(request.run, self.ratings, hash_of(settings))
-        if began_with != hash_of(settings):
-            raise _RefusedError("wrong-settings")
-        if ratings != self.ratings:
-            raise _RefusedError("changed-ratings")
-        ended = self.store.ended(request.run)
-        if ended is not None:
-            raise _RefusedError(ended)
-
-    def _check_privacy(self, request: Request) -> None:
-        """The kind of run is one that was agreed to, and what it hides is asked for in hiding."""
-        cast = request.cast
-        hidden = cast.settings.hidden and cast.task != "finish"
-        if cast.settings.privacy not in self.accepted or hidden != (request.invitation is not None):
-            raise _RefusedError("wrong-privacy")
-        if cast.settings.private:
-            self._check_private(cast)
-        if cast.settings.private and request.invitation and len(request.invitation.cohort) != cast.clients:
-            raise _RefusedError("not-hidden")  # each adds its share of the noise, so that all of them must be there
-        if hidden and (self.identity is None or cast.full):
-            raise _RefusedError("wrong-member" if self.identity is None else "wrong-privacy")
-        if hidden and self.identity is not None:
-            clients = len(self.identity.pinned)
-            if (request.client, cast.clients) != (self.identity.number, clients):
-                raise _RefusedError("wrong-member")
-
-    def _check_private(self, cast: Broadcast) -> None:
-        """Nothing leaves that is not noised, and nothing that a user is part of beyond its own ratings."""
-        method: Any = cast.settings.make_method()
-        if cast.task not in ("round", "finish"):
-            raise _RefusedError("wrong-privacy")
-        if self.shard.test is not None or self.shard.validation is not None:
-            log.error("ratings that are held out depend on other users: leave `test` out of config.toml for dp")
-            raise _RefusedError("wrong-privacy")
-        try:
-            method.check_cast(cast)
-        except InputError as error:
-            log.error("round %s: %s", cast.round, error)
-            raise _RefusedError("wrong-settings") from None
 
     def _stale(self, request: Request, pending: Entry) -> bool:
         """Whether a request is older than what the server has said since: asked twice, the second came late."""
@@ -292,7 +227,7 @@ class Node:
     def _settled(self, request: Request, pending: Entry) -> Entry:
         """What is committed, by the server's word on what it counted."""
         if self._stale(request, pending):
-            raise _RefusedError("wrong-round")
+            raise RefusedError("wrong-round")
         if pending.state is not None and request.counted >= pending.round:
             self._promote(request, pending)
         elif pending.state is not None and request.cast.task in CHANGING:
@@ -304,7 +239,7 @@ class Node:
                 f"of round {committed.round}: it was lost, or is another's. Restore it, or leave the run and join anew"
             )
         if request.cast.task in CHANGING and committed.round >= request.cast.round:
-            raise _RefusedError("wrong-round")
+            raise RefusedError("wrong-round")
         return committed
 
     def _promote(self, request: Request, pending: Entry) -> None:
@@ -324,18 +259,6 @@ class Node:
                 self.shard.test, self.shard.validation,
             )  # fmt: skip
         return self.shard
-
-
-def _check_numbers(cast: Broadcast) -> None:
-    """Refuse, before any rating is looked at, numbers under which what fails would depend on the ratings."""
-    arrays = [cast.V, np.asarray(cast.beta), *([] if cast.memory is None else [cast.memory])]
-    if not all(
-        array.dtype.kind == "f" and np.isfinite(array).all() and np.abs(array).max() <= MOST for array in arrays
-    ):
-        raise _RefusedError("diverged")
-    scaling = cast.scaling
-    if not np.isfinite([scaling.mean, scaling.scale]).all() or not scaling.scale > 0 or np.min(cast.beta) <= 0:
-        raise _RefusedError("wrong-settings")
 
 
 def _sums(shard: Shard, state: Any, cast: Broadcast) -> tuple[Any, Sums]:
