@@ -79,6 +79,10 @@ def rounds(
     require(not settings.undecided, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     p, method = engine.clients, settings.make_method()
+    require(
+        not settings.private or last is None or last <= settings.dp_rounds,
+        f"the privacy budget is divided among dp_rounds={settings.dp_rounds} rounds, {last} were asked for",
+    )
     require(method is None or not full, "full diagnostics speak of FedMC only: leave them out with another method")
     sampler = settings.make_sampler(p)
     _check_cohorts(settings, p, full)

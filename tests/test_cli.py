@@ -225,8 +225,34 @@ BAD_OPTIONS = {
     "validation share": (["--validation", "0.0001"], "leaves no rating to validate on"),
     "test share": (["--test", "1.5"], "below 1, got 1.5"),
     "patience": (["--patience", "3"], "add --validation"),
+    "privacy": (["--privacy", "much"], "unknown privacy 'much': choose one of plain, secagg, dp, dp+secagg"),
+    "too few to hide among": (["--privacy", "secagg"], "4 clients are too few to hide among, min_cohort is 10"),
+    "small cohort": (["--privacy", "secagg", "--min-cohort", "2"], "min_cohort must be at least 3"),
+    "epsilon": (["--privacy", "dp", "--epsilon", "0"], "epsilon must be above 0, got 0.0"),
+    "range of ratings": (["--privacy", "dp", "--ratings", "5"], "--ratings takes two numbers, LOW,HIGH, got '5'"),
+    "clip": (["--clip", "0.5"], "clip must be 0 (off) or at least 1, got 0.5"),
+    "clip in hiding": (["--privacy", "secagg", "--clip", "2"], "cannot clip single clients"),
     "client without ratings": (["--clients", "40", "--test", "0.99"], "has no training ratings"),
 }
+
+
+@pytest.mark.parametrize(
+    ("options", "claim"),
+    [
+        ([], "privacy plain: "),
+        (
+            ["--privacy", "secagg", "--min-cohort", "3"],
+            "privacy secagg: the server sees sums over cohorts of at least 3",
+        ),
+        (["--privacy", "dp", "--epsilon", "3"], "privacy dp: what leaves a client is (epsilon 3, delta 1e-06)-diff"),
+        (["--clip", "1"], "privacy plain: "),
+    ],
+)
+def test_a_run_says_what_it_may_claim(table, tmp_path, options, claim):
+    done = run("train", table, *FAST, *options, "--out", "run", "--json", cwd=tmp_path)
+    assert claim in done.stderr
+    spent = json.loads(done.stdout.splitlines()[-1])["epsilon"]
+    assert spent == (pytest.approx(3, abs=1e-3) if "dp" in options else None)
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)

@@ -23,6 +23,7 @@ def demo(
     from fedmc.baselines.pooled import alone_rmse, bias_rmse, pooled_rmse
     from fedmc.cli.runs import RunFolder
     from fedmc.partition import Federation, assign_users, make_shards
+    from fedmc.privacy.claims import claim
     from fedmc.report.run import write_report
     from fedmc.settings import Settings
     from fedmc.splits import at_random as split
@@ -34,6 +35,7 @@ def demo(
     owner = assign_users(len(ratings.users), CLIENTS, seed)
     settings = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed)
     federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
+    typer.echo(claim(settings), err=True)
     warm_up(settings, federation)
     with progress_of_rounds(ROUNDS) as show:
         run = training.train(federation, settings, Stop(ROUNDS), on_round=show)
