@@ -25,6 +25,7 @@ from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
+pytestmark = pytest.mark.slow  # real processes, minutes of them
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +158,6 @@ def test_a_second_process_of_an_organisation_is_refused(all_up):
     assert "in use by another process" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("place", ["before", "committed", "sent", "replied"])
 def test_a_killed_node_loses_and_doubles_nothing(all_up, place, privacy):
@@ -174,7 +174,6 @@ def test_a_killed_node_loses_and_doubles_nothing(all_up, place, privacy):
     all_up.check_bits(run)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_a_killed_server_app_is_resumed(all_up, privacy):
     run = f"app-{privacy}"
@@ -188,7 +187,6 @@ def test_a_killed_server_app_is_resumed(all_up, privacy):
     all_up.check_bits(run)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("victim", ["superlink", "server"])
 def test_a_killed_superlink_or_server_comes_back(all_up, victim, privacy):
@@ -211,7 +209,6 @@ def test_a_killed_superlink_or_server_comes_back(all_up, victim, privacy):
     assert all(all_up.processes[name].poll() is None for name in NAMES)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_kills_at_twenty_random_moments(all_up, privacy):
@@ -243,7 +240,6 @@ def test_kills_at_twenty_random_moments(all_up, privacy):
     all_up.check_bits(run)
 
 
-@pytest.mark.slow
 def test_stop_and_resume(all_up):
     assert all_up.train("stopped", 30, "--detach").returncode == 0
     all_up.wait_for_round("stopped", 1)
@@ -255,7 +251,6 @@ def test_stop_and_resume(all_up):
     assert "not going on" in refused.stderr
 
 
-@pytest.mark.slow
 def test_a_late_node_is_left_out_and_welcome_again(all_up):
     all_up.kill("east")
     assert all_up.train("late", 12, "--quorum", 2, "--detach").returncode == 0
@@ -267,7 +262,6 @@ def test_a_late_node_is_left_out_and_welcome_again(all_up):
     assert all_up.last("late").counted == dict.fromkeys(range(len(NAMES)), 12)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_three_minutes_of_local_work_keep_the_lease_and_count(all_up):
     all_up.kill("east")
@@ -280,7 +274,6 @@ def test_three_minutes_of_local_work_keep_the_lease_and_count(all_up):
     all_up.kill("east")
 
 
-@pytest.mark.slow
 def test_the_demo_in_one_command(tmp_path):
     words = [*FEDMC, "federation", "demo", "--rounds", "3", "--keep", str(tmp_path / "demo"), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=240)
@@ -291,7 +284,6 @@ def test_the_demo_in_one_command(tmp_path):
     assert 0.8 < said["federation_rmse"] < 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
 def test_three_machines(tmp_path):
     """docs/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
