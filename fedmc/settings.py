@@ -29,6 +29,7 @@ FAST: dict[str, Any] = dict(
     extrapolation=0.5, entry_penalty=0.3,
 )  # fmt: skip
 PRESETS = {"paper": PAPER, "fast": FAST}
+DP_ROUNDS = 19  # each is noisier the more there are, and factors are not found in few
 DP: dict[str, Any] = dict(penalty_users="l2:2", penalty_items="none", normalise="none", biases=True)
 PRIVACY = ("plain", "secagg", "dp", "dp+secagg")
 
@@ -62,7 +63,7 @@ class Settings:
     privacy: Literal["plain", "secagg", "dp", "dp+secagg"] = "plain"  # what the server sees: docs/privacy.md
     epsilon: float = 10.0  # with "dp": for each user, over all rounds
     delta: float = 1e-6
-    dp_rounds: int = 19  # that the budget is divided among
+    dp_rounds: int = DP_ROUNDS  # that the budget is divided among
     ratings_from: float = 1.0  # with "dp": the public range of ratings
     ratings_to: float = 5.0
     clip: float = 0.0  # in "plain": a client's change counts up to so many times the median one; 0: all of it

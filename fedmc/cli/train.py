@@ -19,7 +19,7 @@ def train(
     rank: Annotated[int, Option(help="Number of factors.")] = 10,
     clients: Annotated[int, Option(help="Simulated clients that the users are spread over.")] = 10,
     active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
-    rounds: Annotated[int, Option(help="Communication rounds.")] = 50,
+    rounds: Annotated[int | None, Option(help="Communication rounds; 50, or 19 with dp, if not given.")] = None,
     preset: Annotated[str, Option(help="fast, or paper: FedMC-ADMM as published.")] = "fast",
     penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds. auto: l2, its weight chosen.")] = None,
     penalty_items: Annotated[str | None, Option(help="As for users; auto: the users', over the clients.")] = None,
@@ -67,11 +67,13 @@ def train(
     from fedmc.preparing import Plan, federation_of
     from fedmc.privacy.claims import claim
     from fedmc.readers.databases import without_password
-    from fedmc.settings import Settings
+    from fedmc.settings import DP_ROUNDS, Settings
     from fedmc.stopping import Stop
 
     if report:
         from fedmc.report.run import write_report
+    if rounds is None:
+        rounds = DP_ROUNDS if privacy.startswith("dp") else 50
     folder = RunFolder(out, overwrite)
     names = tuple(columns.split(",")) if columns else None
     plan = Plan(
