@@ -91,6 +91,7 @@ def test_another_plan_or_another_folder_is_refused(table, tmp_path):
         running.load(tmp_path / "mine")
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_numbers(table, tmp_path):
     options = [FEDMC, "compare", table, "--methods", "fedmc,fedmc-exact,scaffold,pooled", "--seeds", "1,2"]
     options += ["--rank", "2", "--clients", "6", "--active", "2", "--rounds", "120"]
@@ -196,6 +197,7 @@ def test_a_start_far_above_the_ends_is_cut_off():
     assert low < 1.0 < 1.1 < high < 2
 
 
+@pytest.mark.slow
 def test_reproduce_and_report_commands(table, tmp_path):
     run = lambda *words: subprocess.run(  # noqa: E731
         [FEDMC, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False

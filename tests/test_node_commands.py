@@ -86,6 +86,7 @@ def test_renew(made):
     refused(fedmc("federation", "renew", made / "north", made / "server"), "not an authority's folder")
 
 
+@pytest.mark.slow
 def test_check_reads_every_kind_of_source(made):
     sources = {name: next((made / name).glob("ratings.*")).suffix for name in NAMES}
     assert set(sources.values()) == {".csv", ".parquet", ".tsv"}
@@ -116,6 +117,7 @@ def test_a_database_is_a_source_too(made, tmp_path):
     assert "of 40 users" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_node_refuses_before_it_connects(made, tmp_path):
     north, command = made / "north", ("node", "start", made / "north")
     (north / "node.key").chmod(0o644)
