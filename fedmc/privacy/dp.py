@@ -29,7 +29,7 @@ TINY = 1e-9  # a norm below which a part is left as small as it is
 
 def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     """The noise multiplier of each of so many releases, all alike, that together cost (epsilon, delta)."""
-    _check(epsilon, delta)
+    check_budget(epsilon, delta)
     require(releases >= 1, f"the number of releases must be at least 1, got {releases}")
     if math.isinf(epsilon):
         return 0.0
@@ -38,7 +38,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
 
 def spent(multipliers: Iterable[float], delta: float) -> float:
     """The epsilon that releases with these noise multipliers cost together."""
-    _check(1.0, delta)
+    check_budget(1.0, delta)
     used = list(multipliers)
     require(all(one >= 0 for one in used), lambda: f"a noise multiplier must be at least 0, got {min(used)}")
     if 0.0 in used:
@@ -78,7 +78,7 @@ def gaussian_steps(shape: tuple[int, ...], std: float) -> Array:
     return np.rint(normal * (std * 2.0**BITS)).astype(np.int64).reshape(shape)
 
 
-def _check(epsilon: float, delta: float) -> None:
+def check_budget(epsilon: float, delta: float) -> None:
     require(epsilon > 0, f"epsilon must be above 0, got {epsilon}")
     require(0 < delta < 1, f"delta must lie between 0 and 1, got {delta}: below one over the number of users")
 

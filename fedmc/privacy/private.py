@@ -70,7 +70,7 @@ class Private:
         require(
             self.lowest < self.highest, f"the range of ratings must not be empty, got {self.lowest} to {self.highest}"
         )
-        _ = self._plan
+        dp.check_budget(self.epsilon, self.delta)  # the plan is made when it is needed: a model can be read without
 
     @cached_property
     def _plan(self) -> list[float]:
