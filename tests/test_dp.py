@@ -330,4 +330,4 @@ def test_what_the_server_knows_survives_as_one_array():
 def test_without_the_accountant_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(InputError, match=r"pip install 'fedmc\[dp\]'"):
-        Private(1.0, DELTA)
+        Private(1.0, DELTA).multiplier(1)
