@@ -32,6 +32,7 @@ KINDS = {
     "exact": Settings.preset("fast", rank=3, update="exact", active=2),
     "curvature": Settings.preset("fast", rank=3, active=2),
     "secagg": Settings.preset("fast", rank=3, active=3, privacy="secagg", min_cohort=3),
+    "secagg-exact": Settings.preset("fast", rank=3, update="exact", active=NODES, privacy="secagg", min_cohort=3),
     "dp": Settings.preset("fast", rank=2, active=NODES, privacy="dp", epsilon=5, dp_rounds=3),
     "dp+secagg": Settings.preset(
         "fast", rank=2, active=NODES, privacy="dp+secagg", epsilon=5, dp_rounds=3, min_cohort=3

@@ -85,7 +85,9 @@ def train(
     rank: Annotated[int, Option(help="Number of factors.")] = 10,
     rounds: Annotated[int, Option(help="Communication rounds.")] = 20,
     preset: Annotated[str, Option(help="fast, or paper: FedMC-ADMM as published.")] = "fast",
-    update: Annotated[str | None, Option(help="linearised, exact or curvature.")] = None,
+    update: Annotated[
+        str | None, Option(help="linearised, exact or curvature; exact if not given and all take part, else curvature.")
+    ] = None,
     penalty_users: Annotated[str | None, Option(help=f"{PENALTIES}; a + adds.")] = None,
     penalty_items: Annotated[str | None, Option(help="As for users.")] = None,
     active: Annotated[int | None, Option(help="Organisations a round; all if not given.")] = None,
@@ -120,6 +122,8 @@ def train(
     require(p >= 3 or not hidden, f"{p} organisations cannot hide among each other: --privacy plain, if all accept it")
     least = least_of(config.organisations) if min_cohort is None else min_cohort
     require(least <= max(p, 3), f"--min-cohort must be at most {p}, the number of organisations, got {least}")
+    if update is None and preset == "fast" and active in (None, p) and "dp" not in privacy:
+        update = "exact"  # as accurate where all take part, a seventh of the bytes, and it shows less
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         penalty_items=penalty_items, dtype=dtype, seed=seed, privacy=privacy, min_cohort=least, clip=clip,
