@@ -129,6 +129,12 @@ class Loopback:
             assert time.monotonic() < until, f"{self.run(run).status()}\n{self.log('server')}"
             time.sleep(0.1)
 
+    def wait_until_begun(self, run: str, seconds: float = 90) -> None:
+        until = time.monotonic() + seconds
+        while self.run(run).status()["state"] not in ("running", "finished"):
+            assert time.monotonic() < until, f"{self.run(run).status()}\n{self.log('server')}"
+            time.sleep(0.1)
+
     def last(self, run: str) -> checkpoint.Checkpoint:
         return checkpoint.load(self.run(run).path / "server.npz")
 

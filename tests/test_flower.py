@@ -234,7 +234,7 @@ def test_kills_at_twenty_random_moments(all_up, privacy):
             assert (
                 all_up.fedmc("federation", "resume", all_up.folder / "server", "--run", run, "--detach").returncode == 0
             )
-            time.sleep(4)
+            all_up.wait_until_begun(run)  # else there would be nobody to kill
     assert kills == 20
     all_up.wait_until(run, "finished", 300)
     all_up.check_bits(run)
