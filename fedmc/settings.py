@@ -129,6 +129,18 @@ class Settings:
         square = isinstance(self.make_loss(), losses.Square)
         if self.preset_name == "paper" and self.update == "exact":
             require(square, f"the exact W update needs the square loss, got {self.loss}: use the linearised one")
+        if self._check_privacy():
+            return
+        if self.update == "curvature":
+            items = penalties.coefficients(self.penalties(1)[1], self.width)
+            require(square, f"update='curvature' needs the square loss, got {self.loss}: use update='exact'")
+            require(items is not None, "update='curvature' needs a separable penalty of the items: use update='exact'")
+        elif self.beta == "auto":
+            separable = penalties.coefficients(self.penalties(1)[1], self.width) is not None
+            require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
+
+    def _check_privacy(self) -> bool:
+        """Refuse what does not go together; True where a method other than FedMC runs."""
         if self.private:
             require(self.method == "fedmc", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
             require(not self.clip, "clip goes with privacy='plain'")
@@ -137,20 +149,14 @@ class Settings:
                 "with privacy='dp' ratings are centred by their public range: normalise='none'",
             )
             self.make_method().check(self)  # type: ignore[union-attr]
-            return
+            return True
         if self.make_method() is not None:
             require(self.privacy == "plain", f"privacy={self.privacy!r} goes with method='fedmc', not {self.method}")
             require(not self.clip, f"clip goes with method='fedmc', not {self.method}")
-            return
+            return True
         if self.privacy != "plain":
             require(not self.clip, "a server that sees sums only cannot clip single clients: clip goes with 'plain'")
-        if self.update == "curvature":
-            items = penalties.coefficients(self.penalties(1)[1], self.width)
-            require(square, f"update='curvature' needs the square loss, got {self.loss}: use update='exact'")
-            require(items is not None, "update='curvature' needs a separable penalty of the items: use update='exact'")
-        elif self.beta == "auto":
-            separable = penalties.coefficients(self.penalties(1)[1], self.width) is not None
-            require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
+        return False
 
     @property
     def undecided(self) -> bool:

@@ -10,51 +10,29 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from fedmc.errors import DataError, Diverged, TooFewError
-from fedmc.federation import identities, layout
-from fedmc.federation import node as node_module
+from fedmc.errors import TooFewError
 from fedmc.federation.node import Node
-from fedmc.federation.organisation import identity_of
-from fedmc.federation.stages import (
-    FOLLOWING,
-    SEALED,
-    Stage,
-    encode_stage,
-    from_adverts,
-    from_members,
-    from_table,
-    read_stage,
-    session_of,
-    to_adverts,
-    to_table,
-)  # fmt: skip
-from fedmc.federation.wire import Reply, decode, encode, encode_reply, from_bytes, to_bytes
-from fedmc.inner import Scaling
-from fedmc.privacy.secagg import Collector
+from fedmc.federation.stages import FOLLOWING, read_stage
+from fedmc.federation.wire import Reply, decode, encode_reply, from_bytes, to_bytes
 from fedmc.privacy.words import length_of
 from fedmc.server import rounds
 from tests.world import (
     CATALOGUE,
+    HIDDEN,
     IDENTITIES,
     ITEMS,
     KEYS,
     KINDS,
     NODES,
-    PINNED,
     RUN,
     Between,
     World,
+    cast,
     engine_on,
     invitation,
     refused,
+    run,
 )  # fmt: skip
-
-SETTINGS = KINDS["secagg"].replace(active=NODES)
-
-
-def run(wire, number=2, quorum=NODES, settings=SETTINGS):
-    engine = engine_on(wire, quorum)
-    return engine, list(itertools.islice(rounds(engine, settings), number + 1))
 
 
 def test_what_travels_in_each_message(tmp_path):
@@ -154,25 +132,18 @@ def test_the_same_words_are_not_revealed_among_others(tmp_path, caplog):
     world, states = World(tmp_path), []
     engine = engine_on(Between(world, crash), 3)
     with pytest.raises(KeyboardInterrupt):
-        list(itertools.islice(rounds(engine, SETTINGS, on_state=states.append), 4))
+        list(itertools.islice(rounds(engine, HIDDEN, on_state=states.append), 4))
     assert states[-1].number == 1
     without = engine_on(Between(world, lose), 3)
     without.counted = dict.fromkeys(range(NODES), 1)
     with pytest.raises(TooFewError, match="0 of 4 members confirmed, 3 must"):
-        next(rounds(without, SETTINGS, begun=states[-1]))
+        next(rounds(without, HIDDEN, begun=states[-1]))
     assert "the same words were in a sum of (0, 1, 2, 3)" in caplog.text
     everybody = engine_on(Between(world), 3)
     everybody.counted = dict.fromkeys(range(NODES), 1)
-    again = next(rounds(everybody, SETTINGS, begun=states[-1]))
+    again = next(rounds(everybody, HIDDEN, begun=states[-1]))
     undisturbed = run(Between(World(tmp_path / "undisturbed")), 2)[1][-1]
     assert again.V.tobytes() == undisturbed.V.tobytes()
-
-
-def cast(world):
-    wire = Between(world)
-    run(wire, 0)
-    found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
-    return decode(*from_bytes(found)).cast._replace(task="round", round=1)
 
 
 def test_what_a_node_refuses(tmp_path, caplog):
@@ -262,7 +233,7 @@ def test_no_secret_is_written_or_said(tmp_path, caplog):
     world.exchange = lambda *given: Between.exchange(wire, *given)
     wire.world = type("Inner", (), {"exchange": staticmethod(world_exchange)})()
     world.quorum = NODES
-    world.finish(SETTINGS, 2)
+    world.finish(HIDDEN, 2)
     for node in world.nodes.values():
         member = node._seat._member
         secrets += [member._b, member._mask_private, member._seal_private]
@@ -274,164 +245,6 @@ def test_no_secret_is_written_or_said(tmp_path, caplog):
         assert not any(secret in content for content in (*written, *said))
         assert secret.hex() not in caplog.text
         assert repr(secret) not in repr([vars(node) for node in world.nodes.values()])
-
-
-class TestIdentities:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        layout.init(tmp_path / "f", ["north", "south", "east"], "localhost")
-        return tmp_path / "f"
-
-    def test_each_has_its_own_secret_and_all_have_one_list(self, folder):
-        found = identities.load(folder / "server" / identities.LIST)
-        assert [name for name, _ in found] == ["north", "south", "east"]
-        assert not (folder / "server" / identities.KEY).exists()
-        for number, name in enumerate(("north", "south", "east")):
-            assert identities.load(folder / name / identities.LIST) == found
-            assert (folder / name / identities.KEY).stat().st_mode & 0o777 == 0o600
-            assert identity_of(folder / name, name, 3).number == number
-        assert 'accept = ["secagg"]' in (folder / "north" / "config.toml").read_text()
-
-    def test_a_key_of_ones_own(self, folder):
-        """Made by the organisation itself, and taken in by the others."""
-        old = dict(identities.load(folder / "south" / identities.LIST))["north"]
-        public = identities.make(folder / "north")
-        with pytest.raises(DataError, match="has another key for north"):
-            identity_of(folder / "north", "north", 3)
-        for name in ("server", "north", "south", "east"):
-            identities.pin(folder / name / identities.LIST, "north", public)
-        assert public != old
-        assert identity_of(folder / "north", "north", 3).number == 0
-
-    def test_what_is_wrong_is_said(self, folder):
-        listed = folder / "north" / identities.LIST
-        with pytest.raises(DataError, match="does not name west: it names north, south, east"):
-            identities.pin(listed, "west", "00" * 32)
-        with pytest.raises(DataError, match="64 hexadecimal digits"):
-            identities.pin(listed, "north", "nothing")
-        found = identities.load(listed)
-        identities.save(listed, [*found[:2], ("east", found[0][1])])
-        with pytest.raises(DataError, match="twice"):
-            identities.load(listed)
-        listed.write_text("[]}")
-        with pytest.raises(DataError, match="not a list of identities"):
-            identities.load(listed)
-        listed.unlink()
-        with pytest.raises(DataError, match="there is no"):
-            identities.load(listed)
-        (folder / "north" / identities.KEY).chmod(0o644)
-        with pytest.raises(DataError, match="can be read by others"):
-            identities.load_key(folder / "north")
-
-
-class TestAServerThatLies:
-    """What a curious one would never do, and what a lying one gets for it."""
-
-    def sessions(self, world, change=lambda request: request):
-        """A wire on which the server changes what it asks some nodes."""
-
-        class Lying:
-            def exchange(self, contents, most_bytes, needed):
-                changed = {}
-                for client, content in contents.items():
-                    arrays, words = from_bytes(content)
-                    if "stage" not in words:
-                        content = to_bytes(*encode(change(decode(arrays, words))))
-                    changed[client] = content
-                return world.exchange(changed, most_bytes, needed)
-
-        return Lying()
-
-    def test_all_members_are_asked_the_same(self, tmp_path, caplog):
-        """Else the others' V could be such that their part of the sum is known."""
-
-        def change(request):
-            if request.client == 3:
-                return request
-            return request._replace(cast=request.cast._replace(V=np.zeros_like(request.cast.V)))
-
-        world = World(tmp_path)
-        run(world, 0)
-        with pytest.raises(TooFewError):
-            run(self.sessions(world, change), 1)
-        assert "a signature does not fit" in caplog.text
-
-    @pytest.mark.parametrize(
-        "again",
-        [
-            lambda request: request._replace(factor=0.5),
-            lambda request: request._replace(counted=-7),
-            lambda request: request._replace(run="another-run"),
-            lambda request: request._replace(cast=request.cast._replace(beta=2.0)),
-            lambda request: request._replace(cast=request.cast._replace(round=7)),
-        ],
-    )
-    def test_the_same_words_by_another_name(self, again, tmp_path):
-        """Two sums of the same words, among four and among three, would show the fourth's."""
-        world, asked = World(tmp_path), []
-
-        def first(stage, client, reply):
-            return reply
-
-        wire = Between(world, first)
-        run(wire, 1)
-        requests = [decode(*from_bytes(content)) for stage, _, content, _ in wire.seen if stage == "round"]
-        token = requests[0].invitation._replace(token="second")
-        engine = engine_on(None, 3)
-        for request in requests:
-            answer = world.nodes[request.client].answer_bytes(
-                to_bytes(*encode(again(request)._replace(invitation=token)))
-            )
-            asked.append((request.client, answer))
-        adverts = {k: a for k, a in asked if "stage" in from_bytes(a)[1]}
-        if not adverts:
-            return  # refused at once
-        collector = Collector(session_of(again(requests[0])._replace(invitation=token), ITEMS), PINNED)
-        listed = collector.take_adverts({k: to_adverts(read_stage(a).arrays)[0] for k, a in adverts.items()})
-        said = {k: self.ask(world, "share", k, from_adverts(listed)) for k in adverts}
-        sealed = collector.take_sealed({k: to_table(reply.arrays, SEALED) for k, reply in said.items()})
-        for k in adverts:
-            assert self.ask(world, "mask", k, from_table(sealed[k], SEALED)).status == "ok"
-        for k in (0, 1, 2):
-            assert self.ask(world, "confirm", k, from_members((0, 1, 2))).status == "not-hidden"
-        assert engine.quorum == 3
-
-    def ask(self, world, stage, client, arrays):
-        return read_stage(world.nodes[client].answer_bytes(encode_stage(Stage("second", client, stage, arrays))))
-
-    def test_numbers_that_would_make_the_failure_tell(self, tmp_path):
-        """A V that breaks those who rated an item: all nodes answer alike, whatever they rated."""
-        world = World(tmp_path)
-        asked = cast(world)
-        for item in range(ITEMS):
-            for value in (np.nan, np.inf, 1e200):
-                V = asked.V.copy()
-                V[item] = value
-                assert {refused(world, asked._replace(V=V), k).status for k in range(NODES)} == {"diverged"}
-        bad = Scaling(0.0, 0.0)
-        assert {refused(world, asked._replace(scaling=bad), k).status for k in range(NODES)} == {"wrong-settings"}
-
-    def test_what_fails_in_a_hidden_run_ends_it_for_good(self, tmp_path, monkeypatch):
-        """It may depend on the ratings: it is told once, and not again and again."""
-        world = World(tmp_path)
-        asked = cast(world)
-        with monkeypatch.context() as patched:
-            patched.setattr(node_module, "respond_in_words", broken)
-            assert refused(world, asked).status == "diverged"
-        assert refused(world, asked).status == "diverged"
-        world.revive(0)
-        assert refused(world, asked).status == "diverged"
-
-    def test_an_invitation_that_comes_twice_finds_the_same_seat(self, tmp_path):
-        """A slow node is asked again while it works: its first advert must still hold."""
-        world = World(tmp_path)
-        asked = engine_on(None).request(0, cast(world), invitation())
-        first = world.nodes[0].answer_bytes(asked)
-        assert world.nodes[0].answer_bytes(asked) == first
-
-
-def broken(*given):
-    raise Diverged(1, "numbers", "cure")
 
 
 def test_a_share_that_was_changed_is_noticed(tmp_path, caplog):

@@ -172,3 +172,18 @@ def refused(world, asked, client=0, **changes):
 
 def invitation(cohort=(0, 1, 2, 3), threshold=4):
     return Invitation("a-token", cohort, threshold)
+
+
+HIDDEN = KINDS["secagg"].replace(active=NODES)
+
+
+def run(wire, number=2, quorum=NODES, settings=HIDDEN):
+    engine = engine_on(wire, quorum)
+    return engine, list(itertools.islice(rounds(engine, settings), number + 1))
+
+
+def cast(world):
+    wire = Between(world)
+    run(wire, 0)
+    found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
+    return decode(*from_bytes(found)).cast._replace(task="round", round=1)

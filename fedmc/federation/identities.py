@@ -62,15 +62,7 @@ def pinned(publics: Sequence[str]) -> dict[int, Ed25519PublicKey]:
 
 def load_key(folder: Path) -> Ed25519PrivateKey:
     path = folder / KEY
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0
-    if mode & 0o077:
-        raise DataError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
-    try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
-    except FileNotFoundError:
-        raise DataError(f"there is no {path}: `fedmc node identity --renew {folder}` makes a new one") from None
-    except ValueError:
-        raise DataError(f"{path} is not a private key in OpenSSH's format") from None
+    key = keys.load_private(path, f"`fedmc node identity --renew {folder}` makes a new one")
     if not isinstance(key, Ed25519PrivateKey):
         raise DataError(f"{path} is not an Ed25519 key")
     return key

@@ -9,7 +9,7 @@ import datetime
 import ipaddress
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -74,17 +74,22 @@ def make_node_keys() -> tuple[bytes, bytes]:
     return private, key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
-    """A node's key pair; a file that others can read is refused."""
+def load_private(path: Path, cure: str) -> Any:
+    """A private key in OpenSSH's format; a file that others can read is refused."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0
     if mode & 0o077:
         raise DataError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
     try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        return serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise DataError(f"there is no key {path}: it is in the folder that was handed over") from None
+        raise DataError(f"there is no key {path}: {cure}") from None
     except ValueError:
         raise DataError(f"{path} is not a private key in OpenSSH's format") from None
+
+
+def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
+    """A node's key pair."""
+    key = load_private(path, "it is in the folder that was handed over")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise DataError(f"{path} is not an elliptic curve key, which Flower needs")
     return key, key.public_key()
