@@ -17,18 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmc import datasets, partition, synthetic
-from fedmc.baselines.pooled import als, proximal_gradient
-from fedmc.client import users_at
-from fedmc.engines.local import LocalEngine
-from fedmc.inner import Problem, squared_error
-from fedmc.losses import Square
-from fedmc.messages import Broadcast
-from fedmc.partition import Shard, make_shards
-from fedmc.ratings import Ratings
-from fedmc.server import Round, rounds, start_items
-from fedmc.settings import Settings
-from fedmc.splits import at_random
+from fedmc.algorithms.client import users_at
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.data import datasets, partition, synthetic
+from fedmc.data.partition import Shard, make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.data.splits import at_random
+from fedmc.evaluation.pooled import als, proximal_gradient
+from fedmc.problem.losses import Square
+from fedmc.problem.subproblem import Problem, squared_error
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import Round, rounds, start_items
 
 SEEDS = (1, 2, 3)
 Owners = Callable[[Ratings, int], np.ndarray]  # (ratings, seed) -> the client of each user

@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedmc import synthetic
+from fedmc.data import synthetic
 from tests.loopback import NAMES, Loopback
 from tests.test_bundles import stock
 

@@ -19,19 +19,27 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedmc import synthetic
-from fedmc.client import respond
-from fedmc.engines import local
-from fedmc.engines.local import LocalEngine
-from fedmc.federation.seats import Identity, Seat
-from fedmc.federation.stages import Stage, from_adverts, from_members, from_table, read_stage, to_adverts, to_table
+from fedmc.algorithms.client import respond
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.data import synthetic
+from fedmc.data.partition import assign_users, make_shards
+from fedmc.data.prepare import Plan, federation_of
+from fedmc.federation.node.secagg_member import Identity, Seat
+from fedmc.federation.secagg_messages import (
+    Stage,
+    from_adverts,
+    from_members,
+    from_table,
+    read_stage,
+    to_adverts,
+    to_table,
+)
 from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
-from fedmc.messages import Broadcast
-from fedmc.partition import assign_users, make_shards
-from fedmc.preparing import Plan, federation_of
-from fedmc.privacy.words import respond_in_words
-from fedmc.server import rounds, start_items
-from fedmc.settings import Settings
+from fedmc.training import local
+from fedmc.training.fixed_point import respond_in_words
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds, start_items
 
 CLIENTS = 10
 

@@ -24,15 +24,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedmc import datasets
-from fedmc.baselines.pooled import bias_rmse
-from fedmc.engines.local import LocalEngine
-from fedmc.partition import Shard, assign_users, make_shards, narrow
-from fedmc.privacy.private import Private
-from fedmc.ratings import Ratings
-from fedmc.server import rounds
-from fedmc.settings import Settings
-from fedmc.splits import at_random
+from fedmc.algorithms.private import Private
+from fedmc.algorithms.settings import Settings
+from fedmc.data import datasets
+from fedmc.data.partition import Shard, assign_users, make_shards, narrow
+from fedmc.data.ratings import Ratings
+from fedmc.data.splits import at_random
+from fedmc.evaluation.pooled import bias_rmse
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 
 CLIENTS, DELTA = 10, 1e-5
 EPSILONS = (1.0, 3.0, 10.0, math.inf)

@@ -28,17 +28,18 @@ import numpy as np
 from plain import PlainClient
 from scipy import sparse
 
-from fedmc import synthetic, threads
-from fedmc.baselines.pooled import pooled_rmse
-from fedmc.engines.local import LocalEngine
-from fedmc.partition import assign_users, make_shards
-from fedmc.prepared import open_prepared
-from fedmc.ratings import Ratings
-from fedmc.readers import read_source
-from fedmc.server import rounds
-from fedmc.settings import Settings
-from fedmc.splits import at_random
-from fedmc.training import rhythm, warm_up
+from fedmc.algorithms.settings import Settings
+from fedmc.data import synthetic
+from fedmc.data.partition import assign_users, make_shards
+from fedmc.data.prepared import open_prepared
+from fedmc.data.ratings import Ratings
+from fedmc.data.readers import read_source
+from fedmc.data.splits import at_random
+from fedmc.evaluation.pooled import pooled_rmse
+from fedmc.kernels import threads
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
+from fedmc.training.simulation import rhythm, warm_up
 
 FOREVER = 10**9
 CLIENTS, ACTIVE, BETA, WEIGHT = 100, 10, 0.3, 1e-6
@@ -323,7 +324,7 @@ def section_bytes() -> None:
 
 def section_ceiling() -> None:
     """Of the Gram, which is where the time goes: multiply-adds a second beside what the machine can do."""
-    from fedmc import solves
+    from fedmc.kernels import solves
 
     rng = np.random.default_rng(0)
     A = rng.random((600, 600))

@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmc.algorithms.settings import Settings
+    from fedmc.data.ratings import Ratings
+    from fedmc.data.splits import at_random as split
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
-    from fedmc.ratings import Ratings
-    from fedmc.settings import Settings
-    from fedmc.splits import at_random as split
 
 __version__ = "0.1.0"
 __all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "split"]
@@ -18,10 +18,10 @@ __all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "spli
 _HOMES = {
     "FedMC": "estimator.FedMC",
     "Model": "model.Model",
-    "Ratings": "ratings.Ratings",
-    "Settings": "settings.Settings",
+    "Ratings": "data.ratings.Ratings",
+    "Settings": "algorithms.settings.Settings",
     "load": "model.load",
-    "split": "splits.at_random",
+    "split": "data.splits.at_random",
 }
 
 
@@ -29,5 +29,5 @@ def __getattr__(name: str) -> Any:
     """Import on first use: the command line's help should not wait for a compiler."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedmc' has no attribute {name!r}")
-    module, attribute = _HOMES[name].split(".")
+    module, attribute = _HOMES[name].rpartition(".")[::2]
     return getattr(importlib.import_module(f"fedmc.{module}"), attribute)

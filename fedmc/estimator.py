@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmc.building import Duplicates
+from fedmc.algorithms.settings import Settings
+from fedmc.data.builder import Duplicates
+from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
+from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
-from fedmc.partition import Federation, assign_users, make_shards, owners_from_names
-from fedmc.ratings import Ratings, as_ratings
-from fedmc.settings import Settings
-from fedmc.splits import at_random as split
-from fedmc.stopping import Stop
-from fedmc.training import train
+from fedmc.training.simulation import train
+from fedmc.training.stopping import Stop
 
 Array = NDArray[Any]
 
@@ -226,7 +226,7 @@ class FedMC:
 
 def _clients_of_users(X: Any, column: str) -> Array:
     """From a column of a DataFrame, which client each user belongs to."""
-    from fedmc.readers import from_arrow
+    from fedmc.data.readers import from_arrow
 
     groups = Ratings.from_batches(from_arrow(X, column), duplicates="last").groups
     assert groups is not None

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedmc import inner
+from fedmc.algorithms.settings import Settings
+from fedmc.data.ratings import Ratings, as_ids
 from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, require
-from fedmc.inner import Problem, Scaling
-from fedmc.ratings import Ratings, as_ids
-from fedmc.settings import Settings
+from fedmc.problem import subproblem
+from fedmc.problem.subproblem import Problem, Scaling
 
 Array = NDArray[Any]
 
@@ -83,7 +83,9 @@ class Model:
         matrix = self._onto_catalogue(ratings)
         penalty, _ = self.settings.penalties(self.clients)
         problem = Problem(matrix, self.settings.make_loss(), self.scaling)
-        U = inner.minimise(problem, self.V, np.zeros((len(ratings.users), self.settings.width), self.V.dtype), penalty)
+        U = subproblem.minimise(
+            problem, self.V, np.zeros((len(ratings.users), self.settings.width), self.V.dtype), penalty
+        )
         return replace(self, users=ratings.users, U=U, seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:

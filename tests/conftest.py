@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmc.engines.local import LocalEngine
-from fedmc.partition import assign_users, make_shards
-from fedmc.ratings import Ratings
+from fedmc.data.partition import assign_users, make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.training.local import LocalEngine
 
 
 def planted(users=40, items=15, rank=3, density=0.4, noise=0.1, seed=0) -> Ratings:

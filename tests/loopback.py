@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedmc.cli.federation_demo import NAMES, set_up, simulated
-from fedmc.federation import checkpoint
-from fedmc.federation.layout import load_server
-from fedmc.federation.running import RunFolder
+from fedmc.federation.server import checkpoint
+from fedmc.federation.server.running import RunFolder
+from fedmc.federation.setup.layout import load_server
 from tests.conftest import planted
 
 FEDMC = [sys.executable, "-c", "from fedmc.cli import main; main()"]

@@ -9,9 +9,9 @@ import sys
 import time
 
 from fedmc.cli import main
-from fedmc.engines.flower import fleet
-from fedmc.federation.node import Node
-from fedmc.federation.store import Store
+from fedmc.federation.flower import node_client
+from fedmc.federation.node.node import Node
+from fedmc.federation.node.store import Store
 
 oddity, _, number = sys.argv.pop(1).partition("=")
 counts = {"before": 0, "committed": 0, "sent": 0, "replied": 0}
@@ -23,7 +23,7 @@ def reached(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-hold, answer, push = Store.hold, Node.answer, fleet.push_objects
+hold, answer, push = Store.hold, Node.answer, node_client.push_objects
 
 
 def dying_hold(self, run, entry):
@@ -45,5 +45,5 @@ def dying_push(*arguments, **more):
     reached("replied")
 
 
-Store.hold, Node.answer, fleet.push_objects = dying_hold, dying_answer, dying_push
+Store.hold, Node.answer, node_client.push_objects = dying_hold, dying_answer, dying_push
 main()

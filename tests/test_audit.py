@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmc.datasets import load_source
+from fedmc.algorithms.settings import Settings
+from fedmc.audit import attacks, results
+from fedmc.audit.audit import Clients, audit, count_items, linked
+from fedmc.audit.leakage import evidence, turns
+from fedmc.audit.observer import watch
+from fedmc.data.datasets import load_source
+from fedmc.data.partition import assign_users, make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.data.synthetic import Recipe, make_ratings
 from fedmc.errors import InputError
-from fedmc.partition import assign_users, make_shards
-from fedmc.privacy import attacks, findings
-from fedmc.privacy.audit import Clients, audit, count_items, linked
-from fedmc.privacy.traces import evidence, turns
-from fedmc.privacy.watching import watch
-from fedmc.ratings import Ratings
 from fedmc.report.run import write_report
-from fedmc.settings import Settings
-from fedmc.synthetic import Recipe, make_ratings
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
 KINDS = {
@@ -199,13 +199,13 @@ def test_a_masked_upload_says_nothing_and_a_sum_little(kind):
     many = shards_of(24, users=960, items=1000, ratings=40_000)
     settings = settings_of(kind, active=12, min_cohort=12, privacy="secagg")
     items = found("which items were rated", audit(many, settings, number=3, targets=12))
-    assert 0.45 < items[findings.MASKED].attack < 0.55
-    assert items[findings.sum_of(12)].guess > 0.6
-    little = items[findings.sum_of(12)].advantage
+    assert 0.45 < items[results.MASKED].attack < 0.55
+    assert items[results.sum_of(12)].guess > 0.6
+    little = items[results.sum_of(12)].advantage
     assert little <= 0.03
     few = shards_of(60)
     leaks = found("which items were rated", audit(few, settings.replace(min_cohort=3, active=3), number=3))
-    assert leaks[findings.sum_of(3)].advantage > max(2 * little, 0.03)
+    assert leaks[results.sum_of(3)].advantage > max(2 * little, 0.03)
 
 
 @pytest.mark.parametrize("kind", ["exact", "curvature"])
@@ -241,13 +241,13 @@ def test_what_is_asked_for_must_make_sense():
 
 
 def test_the_words_follow_the_numbers():
-    knows, coin = findings.items("x", 1.0, 0.9, 3).meaning, findings.items("x", 0.5, 0.9, 3).meaning
-    hardly, something = findings.items("x", 0.91, 0.9, 3).meaning, findings.items("x", 0.95, 0.9, 3).meaning
+    knows, coin = results.items("x", 1.0, 0.9, 3).meaning, results.items("x", 0.5, 0.9, 3).meaning
+    hardly, something = results.items("x", 0.91, 0.9, 3).meaning, results.items("x", 0.95, 0.9, 3).meaning
     assert "knows which items" in knows
     assert "learns nothing" in coin
     assert "hardly more than popularity" in hardly
     assert "learns something" in something
-    shown = findings.summary("plain", [findings.items("x", 0.91, 0.9, 3)])
+    shown = results.summary("plain", [results.items("x", 0.91, 0.9, 3)])
     assert "No attack tried here beats the guess" in shown[1]
 
 
@@ -299,15 +299,15 @@ def real(data_folder, kind, per_client, users, **given):
 def test_plain_on_movielens_1m(data_folder, kind, per_client, users):
     """Items always; of one user every rating; of 60 users most persons, no link wrong."""
     done = real(data_folder, kind, per_client, users)
-    items = found("which items were rated", done)[findings.EACH]
+    items = found("which items were rated", done)[results.EACH]
     assert items.attack >= 0.999
     assert 0.75 < items.guess < 0.95
     if per_client == 1:
-        ratings = found("the ratings themselves", done)[findings.EACH]
+        ratings = found("the ratings themselves", done)[results.EACH]
         assert ratings.attack >= 0.99
         assert ratings.guess < 0.5
     else:
-        persons = found("which items one person rated", done)[findings.EACH]
+        persons = found("which items one person rated", done)[results.EACH]
         assert persons.attack > {5: 0.95, 60: 0.65}[per_client]
         assert "100 in 100 of the links are right" in persons.meaning
 
@@ -320,9 +320,9 @@ def test_secagg_on_movielens_1m(data_folder, kind):
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
     done = real(data_folder, kind, 60, 6040, privacy="secagg")
     items = found("which items were rated", done)
-    assert 0.45 < items[findings.MASKED].attack < 0.55
-    assert items[findings.sum_of(10)].attack > 0.9
-    assert items[findings.sum_of(10)].advantage <= 0.02
+    assert 0.45 < items[results.MASKED].attack < 0.55
+    assert items[results.sum_of(10)].attack > 0.9
+    assert items[results.sum_of(10)].advantage <= 0.02
     newcomers = found("which items a newcomer rated", done)
     if kind != "paper":  # there everybody comes at the start
         lone, batch = newcomers.values()
@@ -336,8 +336,8 @@ def test_sums_of_single_users_leak_on_movielens_1m(data_folder):
     """What a cohort of ten hides of clients with 60 users, it does not hide of clients with one."""
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
     done = real(data_folder, "curvature", 1, 400, privacy="secagg")
-    assert found("which items were rated", done)[findings.sum_of(10)].advantage > 0.03
-    assert found("which items one person rated", done)[findings.sum_of(10)].attack == 1
+    assert found("which items were rated", done)[results.sum_of(10)].advantage > 0.03
+    assert found("which items one person rated", done)[results.sum_of(10)].attack == 1
 
 
 @pytest.mark.slow
@@ -349,6 +349,6 @@ def test_dp_on_movielens_1m(data_folder, per_client):
     users = {1: 400, 60: 6040}[per_client]
     more = {"privacy": "dp", "active": users // per_client, "dp_rounds": 5}
     done = real(data_folder, "curvature", per_client, users, epsilon=5.0, **more)
-    assert found("which items were rated", done)[findings.EACH].advantage <= 0.05
+    assert found("which items were rated", done)[results.EACH].advantage <= 0.05
     shown = real(data_folder, "curvature", per_client, users, epsilon=1e7, **more)
-    assert found("which items were rated", shown)[findings.EACH].attack > 0.99
+    assert found("which items were rated", shown)[results.EACH].attack > 0.99

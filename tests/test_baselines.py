@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from fedmc.algorithms.methods import NAMES
+from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
-from fedmc.methods import NAMES
-from fedmc.sampling import client_rng, server_rng
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.training.rounds import rounds
+from fedmc.training.sampling import client_rng, server_rng
 from tests.conftest import local_engine, planted
 
 CLIENTS, RANK, ROUNDS, Q, WEIGHT = 6, 3, 8, 4, 0.05

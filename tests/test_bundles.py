@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from fedmc.engines.flower import fleet, link
+from fedmc.federation.flower import node_client, superlink
 from tests.loopback import SCRIPTS, Loopback
 
 PROJECT = """
@@ -84,7 +84,7 @@ def another_bundle(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def send(loopback: Loopback, bundle: Path, said: Path) -> str:
-    link.flwr(loopback.server, "run", str(bundle), link.NAME)
+    superlink.flwr(loopback.server, "run", str(bundle), superlink.NAME)
     until = time.monotonic() + 90
     while not said.exists() or not said.read_text():
         assert time.monotonic() < until, loopback.log("server")
@@ -98,9 +98,9 @@ def stock(loopback: Loopback, name: str) -> None:
     command = [
         SCRIPTS / "flower-supernode", "--superlink", f"127.0.0.1:{loopback.server.port}", "--root-certificates",
         folder / "ca.crt", "--auth-supernode-private-key", folder / "node.key", "--host", "127.0.0.1", "--port",
-        link.free_port(), "--node-config", f'folder="{folder}"',
+        superlink.free_port(), "--node-config", f'folder="{folder}"',
     ]  # fmt: skip
-    quiet = link.environment(loopback.server)
+    quiet = superlink.environment(loopback.server)
     before = os.environ.copy()
     os.environ.update(quiet)
     try:
@@ -109,7 +109,7 @@ def stock(loopback: Loopback, name: str) -> None:
         os.environ.clear()
         os.environ.update(before)
     until = time.monotonic() + 60
-    while link.online(loopback.server)[name] != "online":
+    while superlink.online(loopback.server)[name] != "online":
         assert time.monotonic() < until, loopback.log(name)
         time.sleep(0.5)
 
@@ -160,7 +160,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
 
 def test_our_node_has_no_way_to_get_a_bundle():
     """By structure: the call that fetches it is thrown away where the connection is taken apart."""
-    source = inspect.getsource(fleet)
+    source = inspect.getsource(node_client)
     assert "get_fab" not in source
     assert "_, receive, send, get_run, _, pull_object, push_object, confirm = connection" in source
 

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedmc.engines import local
-from fedmc.engines.local import LocalEngine
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
-from fedmc.partition import make_shards
-from fedmc.privacy import clipping
-from fedmc.privacy.words import STEP_OF_SUMS, Counted
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.training import clipping, local
+from fedmc.training.fixed_point import STEP_OF_SUMS, Counted
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 from tests.conftest import planted
 
 SETTINGS = Settings.preset("fast", rank=2, active=8, penalty_users="l2:0.1")

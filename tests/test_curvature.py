@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmc import curvature
-from fedmc.baselines.pooled import als, proximal_gradient
-from fedmc.client import Fitted, TiedRated
-from fedmc.inner import Problem
-from fedmc.losses import Square
-from fedmc.partition import make_shards
-from fedmc.server import rounds, start_items
-from fedmc.settings import Settings
+from fedmc.algorithms import curvature
+from fedmc.algorithms.client import Fitted, TiedRated
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
+from fedmc.evaluation.pooled import als, proximal_gradient
+from fedmc.problem.losses import Square
+from fedmc.problem.subproblem import Problem
+from fedmc.training.rounds import rounds, start_items
 from tests.conftest import local_engine, planted
 
 CLIENTS = 6

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmc import catalogue as catalogues
-from fedmc import partition, prepared, preparing, splits, synthetic
-from fedmc.catalogue import Catalogue, align
-from fedmc.datasets import insteval
+from fedmc.data import catalogue as catalogues
+from fedmc.data import partition, prepare, prepared, splits, synthetic
+from fedmc.data.catalogue import Catalogue, align
+from fedmc.data.datasets import insteval
+from fedmc.data.prepare import Plan, read_parts
+from fedmc.data.ratings import Ratings
+from fedmc.data.readers.writing import write_table
 from fedmc.errors import DataError, FedmcError, InputError
-from fedmc.preparing import Plan, read_parts
-from fedmc.ratings import Ratings
-from fedmc.readers.writing import write_table
 from tests.conftest import planted
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
@@ -184,7 +184,7 @@ def shards(tmp_path):
     write_table(timed(), tmp_path / "t.csv")
     plan = Plan(str(tmp_path / "t.csv"), split="random:0.2", clients=4)
     parts = read_parts(plan)
-    preparing.write_prepared(tmp_path / "shards", parts)
+    prepare.write_prepared(tmp_path / "shards", parts)
     return tmp_path / "shards", parts
 
 
@@ -216,7 +216,7 @@ def test_any_order_of_rows_gives_the_same_shards_and_hashes(tmp_path_factory, se
     hashes = []
     for name in "ab":
         plan = Plan(str(folder / f"{name}.csv"), split=split, partition=words, clients=4)
-        preparing.write_prepared(folder / name, read_parts(plan))
+        prepare.write_prepared(folder / name, read_parts(plan))
         manifest = prepared.read_manifest(folder / name)
         hashes.append((manifest["catalogue"], [entry["sha256"] for entry in manifest["shards"]]))
     assert hashes[0] == hashes[1]
@@ -255,7 +255,7 @@ def test_a_crash_while_preparing_leaves_the_old_ones(shards):
     assert (path / "manifest.json").read_text() == before
     assert len(list(path.parent.iterdir())) == 2
     with pytest.raises(InputError, match="exists already"):
-        preparing.write_prepared(path, parts)
+        prepare.write_prepared(path, parts)
 
 
 def test_training_from_prepared_shards_equals_training_from_the_table(shards, tmp_path):
@@ -294,8 +294,8 @@ def test_synthetic_ratings_are_as_asked():
 
 def test_the_planted_model_errs_by_the_noise():
     """The best model of the planted kind, fitted to all ratings of a full-enough table, comes near the noise."""
-    from fedmc.baselines.pooled import pooled_rmse
-    from fedmc.settings import Settings
+    from fedmc.algorithms.settings import Settings
+    from fedmc.evaluation.pooled import pooled_rmse
 
     recipe = synthetic.Recipe(users=2000, items=150, ratings=120_000, rank=2, noise=0.5)
     train, test = splits.at_random(synthetic.make_ratings(recipe), 0.1, 0)

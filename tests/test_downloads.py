@@ -11,11 +11,11 @@ import zipfile
 import pytest
 from typer.testing import CliRunner
 
-from fedmc import downloads
 from fedmc.cli import app
-from fedmc.downloads import Named
+from fedmc.data import downloads
+from fedmc.data.downloads import Named
+from fedmc.data.readers import read_source
 from fedmc.errors import DataError, InputError
-from fedmc.readers import read_source
 
 
 def archive():
@@ -161,7 +161,7 @@ def test_the_command(server, tmp_path, monkeypatch):
 
 
 def test_a_named_set_that_is_not_here(tmp_path, monkeypatch):
-    from fedmc.datasets import load_source
+    from fedmc.data.datasets import load_source
 
     monkeypatch.setenv("FEDMC_DATA", str(tmp_path))
     with pytest.raises(DataError, match="`fedmc data get ml-1m` fetches it"):

@@ -18,14 +18,15 @@ from tests.conftest import local_engine, planted
 
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
+from fedmc.algorithms import denoise, private
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.private import Private
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import Shard
 from fedmc.errors import InputError
-from fedmc.messages import Broadcast
-from fedmc.partition import Shard
-from fedmc.privacy import denoise, dp, private
-from fedmc.privacy.ledger import Ledger, OverBudgetError
-from fedmc.privacy.private import Private
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.privacy.dp import mechanism
+from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
+from fedmc.training.rounds import rounds
 
 ITEMS, RANK = 6, 2
 DELTA = 1e-5
@@ -111,12 +112,12 @@ def test_noise_is_on_every_number_and_as_large_as_it_must_be(number, hidden):
 
 
 def test_noise_is_gaussian_in_whole_steps_and_never_the_same():
-    one, other = dp.gaussian_steps((50_001,), 1.5), dp.gaussian_steps((50_001,), 1.5)
+    one, other = mechanism.gaussian_steps((50_001,), 1.5), mechanism.gaussian_steps((50_001,), 1.5)
     assert one.dtype == np.int64
     assert np.abs(np.corrcoef(one, other)[0, 1]) < 0.03
     for half in (one[:25_000], one[25_001:]):
-        assert stats.kstest(half * 2.0**-dp.BITS / 1.5, "norm").pvalue > 1e-7
-    released = dp.noised(np.array([0.1, 0.2]), 1.0) * 2.0**dp.BITS
+        assert stats.kstest(half * 2.0**-mechanism.BITS / 1.5, "norm").pvalue > 1e-7
+    released = mechanism.noised(np.array([0.1, 0.2]), 1.0) * 2.0**mechanism.BITS
     np.testing.assert_array_equal(released, np.rint(released))
 
 
@@ -131,15 +132,15 @@ def test_a_plan_spends_its_budget_and_the_accountant_agrees(epsilon):
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for multiplier in plan:
         accountant.compose(GaussianDpEvent(multiplier))
-    assert dp.spent(plan, DELTA) == pytest.approx(epsilon, abs=1e-6)
+    assert mechanism.spent(plan, DELTA) == pytest.approx(epsilon, abs=1e-6)
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, abs=1e-3)
-    assert dp.spent([dp.calibrate(epsilon, DELTA, 8)] * 8, DELTA) == pytest.approx(epsilon, abs=1e-6)
+    assert mechanism.spent([mechanism.calibrate(epsilon, DELTA, 8)] * 8, DELTA) == pytest.approx(epsilon, abs=1e-6)
 
 
 def test_what_no_noise_and_no_release_cost():
-    assert dp.spent([], DELTA) == 0
-    assert dp.spent([1.0, 0.0], DELTA) == math.inf
-    assert dp.calibrate(math.inf, DELTA, 5) == 0
+    assert mechanism.spent([], DELTA) == 0
+    assert mechanism.spent([1.0, 0.0], DELTA) == math.inf
+    assert mechanism.calibrate(math.inf, DELTA, 5) == 0
 
 
 # --- the ledger
@@ -152,7 +153,7 @@ def test_the_ledger_counts_releases_and_not_questions(tmp_path):
         assert ledger.release("run/1", 4.0, lambda: b"another") == b"one"
         assert ledger.multipliers() == [4.0]
         assert ledger.release("other/1", 4.0, lambda: b"two") == b"two"
-        assert ledger.spent() == pytest.approx(dp.spent([4.0, 4.0], DELTA), abs=1e-12)
+        assert ledger.spent() == pytest.approx(mechanism.spent([4.0, 4.0], DELTA), abs=1e-12)
     assert (tmp_path / "ledger").stat().st_mode & 0o077 == 0
 
 
@@ -229,7 +230,7 @@ def advantages(epsilon, delta, turned_down=1.0, runs=40_000):
         without, with_it = exact(method, others, cast), exact(method, [*others, canary], cast)
         direction, multiplier = (with_it - without).ravel(), method.multiplier(number)
         for inside, values in enumerate((without, with_it)):
-            released = dp.noised(np.tile(values.ravel(), (runs, 1)), multiplier / turned_down)
+            released = mechanism.noised(np.tile(values.ravel(), (runs, 1)), multiplier / turned_down)
             scores[inside] += (released - without.ravel()) @ direction / multiplier**2
     bounds = np.quantile(scores, np.linspace(0.01, 0.999, 100))
     found = (scores[:, :, None] > bounds).mean(axis=1)
@@ -293,7 +294,7 @@ def test_factors_that_would_drown_in_noise_are_left_out():
 
 
 def test_shares_of_noise_are_for_the_smallest_sum_there_is():
-    secagg = pytest.importorskip("fedmc.privacy.secagg", reason="needs the extra `flower`")
+    secagg = pytest.importorskip("fedmc.privacy.secagg.protocol", reason="needs the extra `flower`")
     for clients in (3, 10, 50):
         alone, shared = (Private(1.0, DELTA, hidden=hidden).own_noise(2, clients) for hidden in (False, True))
         assert shared * math.sqrt(secagg.threshold_of(clients)) == pytest.approx(alone)

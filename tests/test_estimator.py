@@ -172,10 +172,10 @@ def test_divergence_keeps_the_last_finite_model():
 
 
 def test_patience_counts_only_measured_rounds():
-    from fedmc.partition import Federation, assign_users, make_shards
-    from fedmc.splits import at_random as split
-    from fedmc.stopping import Stop
-    from fedmc.training import train
+    from fedmc.data.partition import Federation, assign_users, make_shards
+    from fedmc.data.splits import at_random as split
+    from fedmc.training.simulation import train
+    from fedmc.training.stopping import Stop
 
     rest, validation = split(planted(users=100), 0.2, 0)
     settings = FedMC(**SMALL).settings(4)
@@ -251,7 +251,7 @@ def test_bytes_are_counted():
 
 
 def test_the_server_does_not_grow_with_the_clients():
-    from fedmc.server import start_up
+    from fedmc.training.rounds import start_up
     from tests.conftest import local_engine
 
     sizes = set()

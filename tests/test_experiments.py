@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fedmc.errors import InputError
-from fedmc.experiments import running, tables
-from fedmc.experiments.paper import EXPERIMENTS, rank_for
-from fedmc.experiments.running import Outcome
-from fedmc.experiments.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
+from fedmc.evaluation import runner, tables
+from fedmc.evaluation.paper import EXPERIMENTS, rank_for
+from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
 from fedmc.report import comparison, figures
 from tests.conftest import planted
 
@@ -43,20 +43,20 @@ def study(source, methods=("fedmc", "fedmavg", "pooled", "alone"), **changes):
 
 def test_every_method_runs_under_one_plan(table, tmp_path):
     plan = study(table, (*FEDERATED, *CENTRAL), seeds=(1,))
-    lines = tables.write(plan, running.run(plan, tmp_path / "out"), tmp_path / "out")
+    lines = tables.write(plan, runner.run(plan, tmp_path / "out"), tmp_path / "out")
     assert [line.method for line in lines] == [*FEDERATED, *CENTRAL]
     by_name = {line.method: line for line in lines}
     assert by_name["pooled"].gap == 0
     assert by_name["fedmc"].test_rmse < by_name["alone"].test_rmse
     assert all(line.diverged == 0 for line in lines)
-    outcomes = running.load(tmp_path / "out")[1]
+    outcomes = runner.load(tmp_path / "out")[1]
     for outcome in outcomes:
         assert [row["round"] for row in outcome.rows] == ([None] if outcome.method in CENTRAL else list(range(7)))
 
 
 def test_the_same_plan_gives_the_same_csv(table, tmp_path):
     for name in ("a", "b"):
-        tables.write(study(table), running.run(study(table), tmp_path / name), tmp_path / name)
+        tables.write(study(table), runner.run(study(table), tmp_path / name), tmp_path / name)
     for file in ("curves.csv", "summary.csv"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     rows = list(csv.DictReader((tmp_path / "a" / "curves.csv").read_text().splitlines()))
@@ -68,27 +68,27 @@ def test_what_is_there_is_not_run_again_unless_the_data_changed(table, tmp_path)
     copy = tmp_path / "ratings.csv"
     copy.write_text(table.read_text())
     plan, told = study(copy), []
-    running.run(plan, tmp_path / "out", on_round=told.append)
+    runner.run(plan, tmp_path / "out", on_round=told.append)
     assert told
     told.clear()
-    running.run(plan, tmp_path / "out", on_round=told.append)
+    runner.run(plan, tmp_path / "out", on_round=told.append)
     assert not told
     copy.write_text("\n".join(copy.read_text().splitlines()[:-1]))
-    running.run(plan, tmp_path / "out", on_round=told.append)
+    runner.run(plan, tmp_path / "out", on_round=told.append)
     assert told
 
 
 def test_another_plan_or_another_folder_is_refused(table, tmp_path):
-    running.run(study(table, ("biases",)), tmp_path / "out")
+    runner.run(study(table, ("biases",)), tmp_path / "out")
     with pytest.raises(InputError, match="holds another comparison"):
-        running.run(study(table, ("biases",), rounds=7), tmp_path / "out")
+        runner.run(study(table, ("biases",), rounds=7), tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="not empty and not a comparison"):
-        running.run(study(table, ("biases",)), tmp_path / "mine")
+        runner.run(study(table, ("biases",)), tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     with pytest.raises(InputError, match="not a comparison"):
-        running.load(tmp_path / "mine")
+        runner.load(tmp_path / "mine")
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_ranks_of_the_paper():
 
 def test_passes_and_gram_give_the_same_curves(table, tmp_path):
     plan = EXPERIMENTS["inner-steps"](str(table), 2, 0.3, seeds=(1,), clients=4, active=2, rounds=5)
-    by_label = {outcome.label: outcome for outcome in running.run(plan, tmp_path / "out")}
+    by_label = {outcome.label: outcome for outcome in runner.run(plan, tmp_path / "out")}
     for N in (5, 30):
         ends = [by_label[label].rows[-1]["objective"] for label in (f"N = {N}", f"N = {N}, Gram")]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)
@@ -178,7 +178,7 @@ def test_passes_and_gram_give_the_same_curves(table, tmp_path):
 
 def test_figures_and_report_of_a_half_finished_comparison(table, tmp_path):
     plan = study(table)
-    outcomes = running.run(plan, tmp_path / "out")
+    outcomes = runner.run(plan, tmp_path / "out")
     (tmp_path / "out" / "outcomes" / "alone-2.json").unlink()
     page = comparison.write_report(tmp_path / "out").read_text(encoding="utf-8")
     assert "Not finished: 1 of 8 runs" in page
@@ -222,7 +222,7 @@ def test_reproduce_and_report_commands(table, tmp_path):
 
 
 def test_made_up_ratings_by_name():
-    from fedmc.datasets import load_source
+    from fedmc.data.datasets import load_source
 
     ratings = load_source("like:ml-1m")
     assert (len(ratings.users), len(ratings.items), len(ratings)) == (6_040, 3_706, 1_000_209)

@@ -14,17 +14,18 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 
-from fedmc.engines.local import LocalEngine
+from fedmc.algorithms.messages import Rows, Sums
+from fedmc.algorithms.schema import largest
 from fedmc.errors import DataError, Diverged, InputError, TooFewError
-from fedmc.federation import checkpoint, wire
-from fedmc.federation.engine import FederatedEngine
-from fedmc.federation.node import Node
-from fedmc.federation.store import NOTHING, BusyError, Store
+from fedmc.federation import wire
+from fedmc.federation.node.node import Node
+from fedmc.federation.node.store import NOTHING, BusyError, Store
+from fedmc.federation.server import checkpoint
+from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
-from fedmc.messages import Rows, Sums
-from fedmc.penalties import l2
-from fedmc.replies import largest
-from fedmc.server import rounds
+from fedmc.problem.penalties import l2
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 from tests.world import CATALOGUE, ITEMS, KINDS, NODES, ROUNDS, RUN, World, local, request_of
 
 

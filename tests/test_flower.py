@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 
-from fedmc.federation import keys, layout
+from fedmc.federation.setup import keys, layout
 from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.readers import read_source
+from fedmc.data.readers.writing import write_table
 from fedmc.errors import FedmcError
-from fedmc.ratings import Ratings, as_ratings
-from fedmc.readers import read_source
-from fedmc.readers.writing import write_table
 
 EXPECTED = {(1, 10): 3.0, (1, 20): 5.0, (2, 10): 4.0}
 SECONDS = {(1, 10): 978300760, (1, 20): 978302109, (2, 10): 978301968}

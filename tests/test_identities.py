@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.errors import DataError
-from fedmc.federation import identities, layout
-from fedmc.federation.identities import identity_of
+from fedmc.federation.setup import identities, layout
+from fedmc.federation.setup.identities import identity_of
 
 
 class TestIdentities:

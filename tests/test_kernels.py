@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedmc import kernels, reference, solves, threads
+from fedmc.kernels import reference, solves, steps, threads
 
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
 
@@ -59,7 +59,7 @@ def test_prox_steps(problem, penalty, N, passes):
     numbers = [np.full(X.shape[1], value, dtype) for value in penalty]
     L = dtype(max(np.linalg.norm(F.T @ F), 1e-3))
     before = X.copy()
-    fast = kernels.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N, passes)
+    fast = steps.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N, passes)
     assert np.array_equal(X, before)
     assert fast.dtype == dtype
     check(fast, reference.prox_steps(*ratings, F, X, rho, anchor, *numbers, L, N, passes), dtype)
@@ -142,7 +142,7 @@ def test_gradient_rows_and_squared_errors(problem):
     ratings, F, X, _, _, dtype, _ = problem
     tolerance = 20 * TOLERANCE[dtype]
     for name in ("gradient_rows", "squared_errors"):
-        fast, slow = getattr(kernels, name)(*ratings, F, X), getattr(reference, name)(*ratings, F, X)
+        fast, slow = getattr(steps, name)(*ratings, F, X), getattr(reference, name)(*ratings, F, X)
         np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance)
 
 
@@ -163,14 +163,14 @@ def test_gram_and_residual_form_agree():
         none = np.zeros(width), np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
         L = np.linalg.norm(F.T @ F)
         arguments = (*ratings, F, X, nothing, nothing, *none, L, N, False)
-        check(kernels.prox_steps(*arguments), reference.prox_steps(*arguments), np.float64)
+        check(steps.prox_steps(*arguments), reference.prox_steps(*arguments), np.float64)
 
 
 def test_not_a_number_is_not_hidden_by_the_prox():
     ratings = np.array([0, 1], np.int32), np.array([0], np.int32), np.array([np.nan]), 0.0, 1.0
     one, nothing = np.ones((1, 1)), np.empty((0, 1))
     numbers = np.array([0.5]), np.zeros(1), np.array([-1.0]), np.array([1.0])
-    assert np.isnan(kernels.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2, False)).all()
+    assert np.isnan(steps.prox_steps(*ratings, one, one, nothing, nothing, *numbers, 1.0, 2, False)).all()
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e200])
@@ -197,8 +197,8 @@ def test_bounds_cover_all_rows_once():
 @settings(max_examples=25, deadline=None)
 def test_accelerated_steps_end_where_coordinate_descent_does(seed):
     """A penalty without numbers takes the general path; with the same penalty in numbers the answer is the same."""
-    from fedmc import inner
-    from fedmc.penalties import elastic_net
+    from fedmc.problem import subproblem
+    from fedmc.problem.penalties import elastic_net
 
     class Hidden:
         value, prox = elastic_net(0.3, 0.4).value, elastic_net(0.3, 0.4).prox
@@ -206,7 +206,7 @@ def test_accelerated_steps_end_where_coordinate_descent_does(seed):
     rng = np.random.default_rng(seed)
     matrix = sparse.csr_array(np.where(rng.random((9, 12)) < 0.5, rng.normal(size=(9, 12)), 0))
     matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-    problem = inner.Problem(matrix, inner.Square(), inner.Scaling())
+    problem = subproblem.Problem(matrix, subproblem.Square(), subproblem.Scaling())
     F, X = rng.normal(size=(12, 4)), rng.normal(size=(9, 4))
-    known = inner.minimise(problem, F, X, elastic_net(0.3, 0.4))
-    np.testing.assert_allclose(inner.minimise(problem, F, X, Hidden()), known, atol=1e-5)
+    known = subproblem.minimise(problem, F, X, elastic_net(0.3, 0.4))
+    np.testing.assert_allclose(subproblem.minimise(problem, F, X, Hidden()), known, atol=1e-5)

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.errors import Diverged, TooFewError
-from fedmc.federation import node as node_module
-from fedmc.federation.stages import (
+from fedmc.federation.node import node as node_module
+from fedmc.federation.secagg_messages import (
     SEALED,
     Stage,
     encode_stage,
@@ -20,10 +20,10 @@ from fedmc.federation.stages import (
     session_of,
     to_adverts,
     to_table,
-)  # fmt: skip
+)
 from fedmc.federation.wire import decode, encode, from_bytes, to_bytes
-from fedmc.inner import Scaling
-from fedmc.privacy.secagg import Collector
+from fedmc.privacy.secagg.protocol import Collector
+from fedmc.problem.subproblem import Scaling
 from tests.world import (
     ITEMS,
     NODES,

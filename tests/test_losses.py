@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmc import losses
+from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
-from fedmc.losses import Huber, Logistic, Loss, Square
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.problem import losses
+from fedmc.problem.losses import Huber, Logistic, Loss, Square
+from fedmc.training.rounds import rounds
 from tests.conftest import local_engine, planted
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.splits import at_random as split
 from fedmc.errors import FedmcError, InputError, ModelFileError
 from fedmc.estimator import FedMC
 from fedmc.model import load
-from fedmc.penalties import Fixed, GroupL2, box, l1, l2
-from fedmc.ratings import Ratings, as_ratings
-from fedmc.splits import at_random as split
+from fedmc.problem.penalties import Fixed, GroupL2, box, l1, l2
 from tests.conftest import planted
 
 

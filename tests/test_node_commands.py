@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from fedmc.catalogue import Catalogue
 from fedmc.cli.federation_demo import NAMES, set_up
-from fedmc.federation import keys, layout
+from fedmc.data.catalogue import Catalogue
+from fedmc.federation.setup import keys, layout
 from tests.conftest import planted
 
 

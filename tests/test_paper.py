@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.algorithms.settings import Settings
+from fedmc.training.rounds import rounds
 from tests import algorithm1
 from tests.conftest import local_engine, planted
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, minimize_scalar
 
-from fedmc import penalties
 from fedmc.errors import InputError
-from fedmc.penalties import (
+from fedmc.problem import penalties
+from fedmc.problem.penalties import (
     Coupling,
     Fixed,
     GroupL2,

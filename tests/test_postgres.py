@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmc.data.readers import read_source
+from fedmc.data.readers.databases import without_password
 from fedmc.errors import DataError
-from fedmc.readers import read_source
-from fedmc.readers.databases import without_password
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
 PASSWORD = "s3cret&word"

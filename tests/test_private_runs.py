@@ -11,16 +11,16 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
-from fedmc.engines.local import LocalEngine
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
 from fedmc.errors import InputError, TooFewError
-from fedmc.federation import checkpoint
+from fedmc.federation.server import checkpoint
 from fedmc.federation.wire import decode, decode_reply, from_bytes
-from fedmc.inner import Scaling
-from fedmc.partition import make_shards
-from fedmc.privacy.dp import spent
-from fedmc.privacy.words import STEP_OF_SUMS
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.privacy.dp.mechanism import spent
+from fedmc.problem.subproblem import Scaling
+from fedmc.training.fixed_point import STEP_OF_SUMS
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 from tests.conftest import planted
 from tests.world import KINDS, NODES, Between, World, engine_on, invitation, refused
 

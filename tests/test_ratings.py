@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from fedmc.data.partition import assign_users, make_shards, owners_from_names
+from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError
-from fedmc.partition import assign_users, make_shards, owners_from_names
-from fedmc.ratings import Ratings, as_ratings
-from fedmc.splits import at_random as split
 from tests.conftest import planted
 
 USERS, ITEMS, VALUES = ["b", "a", "b", "c"], [10, 20, 20, 5], [1.0, 0.0, 3.5, -2.0]

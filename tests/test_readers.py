@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedmc.data.readers import read_source
 from fedmc.errors import FedmcError
-from fedmc.readers import read_source
 
 
 @pytest.fixture

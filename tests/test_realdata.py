@@ -63,13 +63,13 @@ def test_as_accurate_as_pooled_on_movielens_1m(data_folder):
     """A seed the defaults were not chosen on: within 0.5 % of converged pooled ALS after 40 rounds, 0.1 % after 100."""
     from itertools import islice
 
-    from fedmc.baselines.pooled import pooled_rmse
-    from fedmc.engines.local import LocalEngine
-    from fedmc.partition import assign_users, make_shards
-    from fedmc.readers import read_source
-    from fedmc.server import rounds
-    from fedmc.settings import Settings
-    from fedmc.splits import at_random
+    from fedmc.algorithms.settings import Settings
+    from fedmc.data.partition import assign_users, make_shards
+    from fedmc.data.readers import read_source
+    from fedmc.data.splits import at_random
+    from fedmc.evaluation.pooled import pooled_rmse
+    from fedmc.training.local import LocalEngine
+    from fedmc.training.rounds import rounds
 
     train_part, test_part = at_random(read_source(data_folder / "ml-1m" / "ratings.dat"), 0.2, 11)
     settings = Settings.preset("fast", rank=5, active=10, seed=11)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedmc import server
 from fedmc.errors import Diverged
-from fedmc.federation import checkpoint
-from fedmc.federation.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server import checkpoint
+from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.training import rounds
 from tests.world import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local, request_of
 
 SETTINGS = KINDS["curvature"].replace(active=NODES)
@@ -64,7 +64,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
 def test_a_run_that_diverged_stays_ended(folder, tmp_path, monkeypatch):
     world = World(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(server, "grown", lambda objective, opening: True)
+        patched.setattr(rounds, "grown", lambda objective, opening: True)
         with pytest.raises(Diverged):
             conduct(folder, world)
     assert folder.status()["state"] == "diverged"

@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedmc import client, kernels, memory, reference, solves, threads
-from fedmc.engines import local
-from fedmc.engines.local import LocalEngine
-from fedmc.engines.spill import Spilled
+from fedmc.algorithms import client
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import Federation, make_shards, together
 from fedmc.errors import DataError, InputError
-from fedmc.partition import Federation, make_shards, together
-from fedmc.server import rounds
-from fedmc.settings import Settings
-from fedmc.stopping import Stop
-from fedmc.training import rhythm, train
+from fedmc.kernels import reference, solves, steps, threads
+from fedmc.training import local, memory
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
+from fedmc.training.simulation import rhythm, train
+from fedmc.training.spill import Spilled
+from fedmc.training.stopping import Stop
 from tests.conftest import local_engine, planted
 
 KINDS = {
@@ -201,10 +202,10 @@ def test_kernels_at_other_widths(width, dtype):
     }
     tolerance = {np.float32: 2e-3, np.float64: 1e-10}[dtype]
     for name, arguments in calls.items():
-        fast = getattr(solves if hasattr(solves, name) else kernels, name)(*arguments)
+        fast = getattr(solves if hasattr(solves, name) else steps, name)(*arguments)
         slow = getattr(reference, name)(*arguments)
         np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance, err_msg=name)
-    assert kernels.frobenius(F) == pytest.approx(np.linalg.norm(F.T @ F), rel=tolerance)
+    assert steps.frobenius(F) == pytest.approx(np.linalg.norm(F.T @ F), rel=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -213,21 +214,21 @@ def test_dual_step_and_sums_of_rows(dtype, per_entry):
     rng = np.random.default_rng(1)
     V, W_old, Y_old, W = rng.normal(size=(4, 7, 3)).astype(dtype)
     beta = rng.random((7, 3)).astype(dtype) + 0.1 if per_entry else 0.3
-    Y, change, finite = kernels.dual_step(V, W_old, Y_old, W, beta, 1.5)
+    Y, change, finite = steps.dual_step(V, W_old, Y_old, W, beta, 1.5)
     expected = Y_old + 1.5 * beta * (W - V)
     np.testing.assert_allclose(Y, expected, rtol=1e-5)
     np.testing.assert_allclose(change, beta * W + expected - (beta * W_old + Y_old), rtol=1e-4, atol=1e-5)
     assert finite
-    np.testing.assert_allclose(kernels.anchors(V, Y_old, beta), V - Y_old / beta, rtol=1e-5)
+    np.testing.assert_allclose(steps.anchors(V, Y_old, beta), V - Y_old / beta, rtol=1e-5)
     for place in (0, 20):  # in a pack, and behind the last whole one
         broken = W.copy()
         broken.flat[place] = np.inf
         with np.errstate(all="ignore"):
-            assert not kernels.dual_step(V, W_old, Y_old, broken, beta, 1.5)[2]
+            assert not steps.dual_step(V, W_old, Y_old, broken, beta, 1.5)[2]
     total = np.ones((9, 3))
-    kernels.add_rows(total, np.array([0, 2, 3, 4, 5, 6, 8], np.int32), V)
+    steps.add_rows(total, np.array([0, 2, 3, 4, 5, 6, 8], np.int32), V)
     again = np.zeros((9, 3))
-    kernels.add_rows(again, np.array([4, 4, 4, 4, 4, 4, 4], np.int32), V)  # in this order
+    steps.add_rows(again, np.array([4, 4, 4, 4, 4, 4, 4], np.int32), V)  # in this order
     np.testing.assert_array_equal(again[4], np.cumsum(V, axis=0, dtype=np.float64)[-1])
     assert (total[[1, 7]] == 1).all()
     np.testing.assert_array_equal(total[[0, 2, 3, 4, 5, 6, 8]], 1 + V.astype(np.float64))
@@ -247,10 +248,10 @@ def test_the_item_half_in_one_go(dtype, per_entry, count, monkeypatch):
     beta = (rng.random((40 if per_entry else 1, 3)) + 0.1).astype(dtype)
     beta = beta if per_entry else np.repeat(beta[:, :1], 3, axis=1)
     numbers, L = [np.full(3, value, dtype) for value in (0, 0, -np.inf, np.inf)], dtype(np.linalg.norm(U.T @ U))
-    lines = kernels.Lines.of(*numbers)
+    lines = steps.Lines.of(*numbers)
     with threads.limited(count):
-        found = kernels.item_steps(ratings, U, W, V, Y, beta, 7, lines, L, 4, False, 1.5)
-        broken = kernels.item_steps(ratings, U, W, V, np.where(Y[-1] == Y, np.inf, Y), beta, 7, lines, L, 4, False, 1.5)
+        found = steps.item_steps(ratings, U, W, V, Y, beta, 7, lines, L, 4, False, 1.5)
+        broken = steps.item_steps(ratings, U, W, V, np.where(Y[-1] == Y, np.inf, Y), beta, 7, lines, L, 4, False, 1.5)
     tolerance = {np.float32: 1e-4, np.float64: 1e-11}[dtype]
     new = reference.prox_steps(*ratings, U, W, 7 * beta, V - Y / beta, *numbers, L, 4, False)
     dual = Y + 1.5 * beta * (new - V)

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedmc.errors import DataError, InputError
-from fedmc.privacy import fixed, primitives
-from fedmc.privacy.secagg import AbortedError, Collector, Member, Session, threshold_of
+from fedmc.privacy.secagg import crypto, fixed
+from fedmc.privacy.secagg.protocol import AbortedError, Collector, Member, Session, threshold_of
 
 STAGES = ("advertise", "share", "mask", "reveal")
 IDENTITIES = [Ed25519PrivateKey.from_private_bytes(hashlib.sha256(bytes([k])).digest()) for k in range(50)]
@@ -236,7 +236,7 @@ def test_secrets_are_not_in_words():
 
 def test_hkdf_known_answer():
     """RFC 5869, test case 3 (SHA-256, no salt, no info), its first 32 bytes."""
-    found = primitives.derive(bytes([0x0B]) * 22, b"")
+    found = crypto.derive(bytes([0x0B]) * 22, b"")
     assert found.hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
 
 
@@ -247,7 +247,7 @@ def test_aes_ctr_known_answer():
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     counters = b"".join(k.to_bytes(16) for k in range(4))
-    assert primitives.mask(key, 8, np.uint64).tobytes() == block.update(counters)
+    assert crypto.mask(key, 8, np.uint64).tobytes() == block.update(counters)
     assert block.update(bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")).hex() == "f3eed1bdb5d2a03c064b5a7e3db181f8"
 
 
@@ -256,12 +256,12 @@ def test_x25519_known_answer():
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
     agreed = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-    assert primitives.public_of(alice).hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
-    assert primitives.agree(alice, bob, b"use") == primitives.derive(agreed, b"use")
-    a, b = primitives.new_pair(), primitives.new_pair()
+    assert crypto.public_of(alice).hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
+    assert crypto.agree(alice, bob, b"use") == crypto.derive(agreed, b"use")
+    a, b = crypto.new_pair(), crypto.new_pair()
     shared = X25519PrivateKey.from_private_bytes(a[0]).exchange(X25519PrivateKey.from_private_bytes(b[0]).public_key())
-    assert primitives.agree(a[0], b[1], b"x") == primitives.agree(b[0], a[1], b"x") == primitives.derive(shared, b"x")
-    assert primitives.agree(a[0], b[1], b"x") != primitives.agree(a[0], b[1], b"y")
+    assert crypto.agree(a[0], b[1], b"x") == crypto.agree(b[0], a[1], b"x") == crypto.derive(shared, b"x")
+    assert crypto.agree(a[0], b[1], b"x") != crypto.agree(a[0], b[1], b"y")
 
 
 def test_keys_that_differ_in_a_bit_give_different_masks():
@@ -269,7 +269,7 @@ def test_keys_that_differ_in_a_bit_give_different_masks():
     for place in range(0, 256, 37):
         other = bytearray(key)
         other[place // 8] ^= 1 << place % 8
-        first, second = (primitives.mask(bytes(k), 1000, np.uint64) for k in (key, other))
+        first, second = (crypto.mask(bytes(k), 1000, np.uint64) for k in (key, other))
         assert (first != second).all()
 
 
@@ -277,12 +277,12 @@ def test_keys_that_differ_in_a_bit_give_different_masks():
 @settings(max_examples=40, deadline=None)
 def test_shares(secret, holders, data):
     threshold = data.draw(st.integers(1, holders))
-    shares = primitives.share(secret, list(range(holders)), threshold)
+    shares = crypto.share(secret, list(range(holders)), threshold)
     some = data.draw(st.permutations(range(holders)))
-    assert primitives.combine({k: shares[k] for k in some[:threshold]}) == secret
+    assert crypto.combine({k: shares[k] for k in some[:threshold]}) == secret
     if threshold > 1:
         with suppress(DataError):  # what comes out is hardly ever 32 bytes
-            assert primitives.combine({k: shares[k] for k in some[: threshold - 1]}) != secret
+            assert crypto.combine({k: shares[k] for k in some[: threshold - 1]}) != secret
 
 
 # --- fixed point
@@ -311,9 +311,7 @@ def test_overflow_is_refused(value):
         fixed.to_fixed(np.array([0.0, value]), 40, fixed.limit_of(100, 40))
 
 
-@given(
-    st.integers(0, 2 * primitives.PIECE + 3), st.lists(st.sampled_from([1, -1]), max_size=3), st.sampled_from([32, 64])
-)
+@given(st.integers(0, 2 * crypto.PIECE + 3), st.lists(st.sampled_from([1, -1]), max_size=3), st.sampled_from([32, 64]))
 @settings(max_examples=20, deadline=None)
 def test_masks_in_pieces_are_the_masks(length, signs, bits):
     dtype = {32: np.uint32, 64: np.uint64}[bits]
@@ -321,6 +319,6 @@ def test_masks_in_pieces_are_the_masks(length, signs, bits):
     keys = [(hashlib.sha256(bytes([k])).digest(), sign) for k, sign in enumerate(signs)]
     expected = words.copy()
     for key, sign in keys:
-        mask = primitives.mask(key, length, dtype)
+        mask = crypto.mask(key, length, dtype)
         expected = expected + mask if sign > 0 else expected - mask
-    np.testing.assert_array_equal(primitives.add_masks(words, keys), expected)
+    np.testing.assert_array_equal(crypto.add_masks(words, keys), expected)

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedmc.client import contribution
-from fedmc.engines.local import LocalEngine
+from fedmc.algorithms.client import contribution
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
-from fedmc.messages import Broadcast
-from fedmc.partition import make_shards
-from fedmc.privacy.cohorts import cohort
-from fedmc.privacy.words import STEP_OF_SUMS, Counted, length_of, respond_in_words
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.privacy.secagg.cohorts import cohort
+from fedmc.training.fixed_point import STEP_OF_SUMS, Counted, length_of, respond_in_words
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 from tests.conftest import planted
 
 NODES, HALF = 4, 2.0 ** -(STEP_OF_SUMS + 1)

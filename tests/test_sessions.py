@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.errors import TooFewError
-from fedmc.federation.node import Node
-from fedmc.federation.stages import FOLLOWING, read_stage
+from fedmc.federation.node.node import Node
+from fedmc.federation.secagg_messages import FOLLOWING, read_stage
 from fedmc.federation.wire import Reply, decode, encode_reply, from_bytes, to_bytes
-from fedmc.privacy.words import length_of
-from fedmc.server import rounds
+from fedmc.training.fixed_point import length_of
+from fedmc.training.rounds import rounds
 from tests.world import (
     CATALOGUE,
     HIDDEN,

@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmc import inner
-from fedmc.client import local_round
-from fedmc.inner import Problem, Scaling
-from fedmc.losses import Square
-from fedmc.measures import _cross_lipschitz
-from fedmc.messages import Broadcast
-from fedmc.server import rounds
-from fedmc.settings import Settings
+from fedmc.algorithms.client import local_round
+from fedmc.algorithms.measures import _cross_lipschitz
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.problem import subproblem
+from fedmc.problem.losses import Square
+from fedmc.problem.subproblem import Problem, Scaling
+from fedmc.training.rounds import rounds
 from tests.conftest import local_engine, planted
 
 CLIENTS, RANK, ROUNDS = 6, 3, 30
@@ -41,8 +41,8 @@ def test_Y_lemma_holds_for_sampled_and_unsampled_clients(N):
         for i in round.participants:
             W_prev[i] = item_iterates(engine.shards[i], old[i], engine.states[i].U, V, settings)[-2]
         for shard, state, before in zip(engine.shards, engine.states, W_prev, strict=True):
-            L_U = inner.lipschitz(state.U, Square())
-            slope = inner.gradient(problems(shard)[1], state.U, before)
+            L_U = subproblem.lipschitz(state.U, Square())
+            slope = subproblem.gradient(problems(shard)[1], state.U, before)
             expected = -(slope + L_U * (state.W - before)) / CLIENTS
             np.testing.assert_allclose(state.Y, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
         V, old = round.V, list(engine.states)
@@ -51,11 +51,11 @@ def test_Y_lemma_holds_for_sampled_and_unsampled_clients(N):
 def item_iterates(shard, state, U, V, settings):
     """W_i^{k,0}, ..., W_i^{k,N} by the paper's (v:update), one step at a time."""
     by_item, p, beta = problems(shard)[1], CLIENTS, settings.beta
-    L = inner.lipschitz(U, Square())
+    L = subproblem.lipschitz(U, Square())
     iterates = [state.W]
     for _ in range(settings.inner_steps):
         W = iterates[-1]
-        numerator = L / p * W + beta * V - inner.gradient(by_item, U, W) / p - state.Y
+        numerator = L / p * W + beta * V - subproblem.gradient(by_item, U, W) / p - state.Y
         iterates.append(numerator / (L / p + beta))
     return iterates
 
@@ -64,11 +64,11 @@ def user_iterates(shard, state, settings):
     """U_i^{k,0}, ..., U_i^{k,N} by (u:update)."""
     by_user = problems(shard)[0]
     penalty, _ = settings.penalties(CLIENTS)
-    L = inner.lipschitz(state.W, Square())
+    L = subproblem.lipschitz(state.W, Square())
     iterates = [state.U]
     for _ in range(settings.inner_steps):
         U = iterates[-1]
-        iterates.append(penalty.prox(U - inner.gradient(by_user, state.W, U) / L, 1 / L))
+        iterates.append(penalty.prox(U - subproblem.gradient(by_user, state.W, U) / L, 1 / L))
     return iterates
 
 
@@ -77,7 +77,7 @@ def test_exact_update_makes_the_dual_the_gradient():
     engine = local_engine(planted(), CLIENTS)
     for _ in itertools.islice(rounds(engine, paper(update="exact")), ROUNDS):
         for shard, state in zip(engine.shards, engine.states, strict=True):
-            expected = -inner.gradient(problems(shard)[1], state.U, state.W) / CLIENTS
+            expected = -subproblem.gradient(problems(shard)[1], state.U, state.W) / CLIENTS
             np.testing.assert_allclose(state.Y, expected, rtol=1e-8, atol=1e-9 * np.abs(expected).max())
 
 
@@ -85,7 +85,7 @@ def client_lagrangian(shard, U, W, V, Y, settings):
     by_user = problems(shard)[0]
     penalty, _ = settings.penalties(CLIENTS)
     gap = W - V
-    value = (inner.loss_value(by_user, W, U) + penalty.value(U)) / CLIENTS
+    value = (subproblem.loss_value(by_user, W, U) + penalty.value(U)) / CLIENTS
     return value + np.sum(Y * gap) + settings.beta / 2 * np.sum(gap**2)
 
 
@@ -101,7 +101,7 @@ def test_each_half_decreases_the_clients_lagrangian(beta):
             shard, before, after = engine.shards[i], old[i], engine.states[i]
             Us = user_iterates(shard, before, settings)
             Ws = item_iterates(shard, before, after.U, V, settings)
-            L_W, L_U = inner.lipschitz(before.W, Square()), inner.lipschitz(after.U, Square())
+            L_W, L_U = subproblem.lipschitz(before.W, Square()), subproblem.lipschitz(after.U, Square())
             value = [
                 client_lagrangian(shard, U, W, V, before.Y, settings)
                 for U, W in ((before.U, before.W), (after.U, before.W), (after.U, after.W))
@@ -170,7 +170,7 @@ def test_cross_lipschitz_constant_holds():
     for _ in range(50):
         U, X = rng.normal(size=(2, len(shard.users), RANK))
         L = max(_cross_lipschitz(by_user, U, W), _cross_lipschitz(by_user, X, W))
-        change = inner.gradient(by_item, U, W) - inner.gradient(by_item, X, W)
+        change = subproblem.gradient(by_item, U, W) - subproblem.gradient(by_item, X, W)
         assert np.linalg.norm(change) <= L * np.linalg.norm(U - X)
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmc.engines.flower import fleet, records, transport
+from fedmc.federation.flower import node_client, records, transport
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def test_a_node_answers_bytes_of_ours_and_nothing_else():
         asked.append(content)
         return b"said"
 
-    reply = fleet._reply(message(records.pack(b"asked")), fleet.SERVER_APP, answer)
+    reply = node_client._reply(message(records.pack(b"asked")), node_client.SERVER_APP, answer)
     assert records.unpack(reply.content) == b"said"
     for wrong, kind in (
         (records.pack(b"asked"), "flwr-agentapp"),
-        (RecordDict({"run this": ConfigRecord({"code": "print()"})}), fleet.SERVER_APP),
-        (RecordDict({"fedmc": ConfigRecord({"bytes": "text"})}), fleet.SERVER_APP),
-        (RecordDict({}), fleet.SERVER_APP),
+        (RecordDict({"run this": ConfigRecord({"code": "print()"})}), node_client.SERVER_APP),
+        (RecordDict({"fedmc": ConfigRecord({"bytes": "text"})}), node_client.SERVER_APP),
+        (RecordDict({}), node_client.SERVER_APP),
     ):
-        assert fleet._reply(message(wrong), kind, answer).has_error()
+        assert node_client._reply(message(wrong), kind, answer).has_error()
     assert asked == [b"asked"]
 
 

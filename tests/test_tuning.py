@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmc import FedMC
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import assign_users, make_shards
+from fedmc.data.splits import at_random
 from fedmc.errors import DataError, InputError
-from fedmc.partition import assign_users, make_shards
-from fedmc.server import rounds
-from fedmc.settings import Settings
-from fedmc.splits import at_random
-from fedmc.tuning import FACTOR, Budget, Trial, best, choose, climb, hold_out
+from fedmc.training.rounds import rounds
+from fedmc.training.tuning import FACTOR, Budget, Trial, best, choose, climb, hold_out
 from tests.conftest import local_engine, planted
 
 

@@ -12,18 +12,18 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedmc.engines.local import LocalEngine
-from fedmc.federation import checkpoint
-from fedmc.federation.checkpoint import Checkpoint
-from fedmc.federation.engine import FederatedEngine
-from fedmc.federation.node import Node
-from fedmc.federation.seats import Identity
-from fedmc.federation.store import Store
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
+from fedmc.federation.node.node import Node
+from fedmc.federation.node.secagg_member import Identity
+from fedmc.federation.node.store import Store
+from fedmc.federation.server import checkpoint
+from fedmc.federation.server.checkpoint import Checkpoint
+from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
-from fedmc.partition import make_shards
-from fedmc.privacy.ledger import Ledger
-from fedmc.server import Begun, rounds
-from fedmc.settings import Settings
+from fedmc.privacy.dp.ledger import Ledger
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import Begun, rounds
 from tests.conftest import planted
 
 NODES, ITEMS, ROUNDS, RUN, CATALOGUE = 4, 15, 5, "a-run", "a-hash"

@@ -52,12 +52,12 @@ def audit(
     Nothing leaves this machine: the clients are simulated, the attacker is this command. Give it the settings that you
     mean to train with.
     """
-    from fedmc import memory
+    from fedmc.algorithms.settings import Settings
     from fedmc.cli.runs import to_json
-    from fedmc.preparing import Plan, federation_of
-    from fedmc.readers.databases import without_password
+    from fedmc.data.prepare import Plan, federation_of
+    from fedmc.data.readers.databases import without_password
     from fedmc.report.audit import write_report
-    from fedmc.settings import Settings
+    from fedmc.training import memory
 
     names = tuple(columns.split(",")) if columns else None
     plan = Plan(
@@ -93,7 +93,7 @@ def audit(
 
 
 def _run(shards: Any, settings: Any, rounds: int, targets: int) -> Any:
-    from fedmc.privacy.audit import audit
+    from fedmc.audit.audit import audit
 
     with bar_of() as bar:
         task = bar.add_task(settings.privacy, total=None)
@@ -104,7 +104,7 @@ def _run(shards: Any, settings: Any, rounds: int, targets: int) -> Any:
 
 
 def _show(mode: str, found: Any) -> None:
-    from fedmc.privacy.findings import summary
+    from fedmc.audit.results import summary
 
     rows = [
         (one.what, one.sees, f"{one.attack:.4f}", "–" if one.guess is None else f"{one.guess:.4f}",

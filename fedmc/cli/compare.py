@@ -39,7 +39,7 @@ def compare(
 
     A plan that was interrupted goes on where it stopped when it is given again.
     """
-    from fedmc.experiments.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
+    from fedmc.evaluation.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
 
     cases = []
     for name in methods.split(","):
@@ -74,7 +74,7 @@ def reproduce(
 ) -> None:  # fmt: skip
     """The experiments of the paper's Section 5, and the same budget with the fast preset."""
     from fedmc.errors import unknown
-    from fedmc.experiments.paper import EXPERIMENTS, rank_for
+    from fedmc.evaluation.paper import EXPERIMENTS, rank_for
 
     if experiment not in EXPERIMENTS:
         raise unknown("experiment", experiment, EXPERIMENTS)
@@ -95,12 +95,12 @@ def report(
 
 
 def _run(study: Any, folder: Path) -> None:
-    from fedmc.experiments import running, tables
+    from fedmc.evaluation import runner, tables
     from fedmc.report.comparison import write_report
 
     runs = len(study.cases) * len(study.seeds)
     with _progress(runs, study.rounds) as (on_case, on_round):
-        outcomes = running.run(study, folder, on_case, on_round)
+        outcomes = runner.run(study, folder, on_case, on_round)
     path = write_report(folder)
     _show(study.title, tables.summary(study, outcomes))
     say(f"tables, figures and report in {path.parent}: open {path}")

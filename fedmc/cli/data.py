@@ -24,7 +24,7 @@ catalogue = typer.Typer(help="The items that organisations agree on.", no_args_i
 @data.command("list")
 def list_sets() -> None:
     """The public sets that `get` knows, and whether they are here."""
-    from fedmc import downloads
+    from fedmc.data import downloads
 
     for named in downloads.SETS.values():
         here = "here" if downloads.installed(named.name) else ""
@@ -34,7 +34,7 @@ def list_sets() -> None:
 @data.command("info")
 def info(name: str) -> None:
     """Where a set comes from, its size and its licence."""
-    from fedmc import downloads
+    from fedmc.data import downloads
 
     named = downloads.find(name)
     place = downloads.installed(name) or "not here yet"
@@ -51,7 +51,7 @@ def get(
     ] = False,
 ) -> None:
     """Fetch a set into FEDMC_DATA (or the user's cache): shows the licence, resumes, checks, unpacks."""
-    from fedmc import downloads
+    from fedmc.data import downloads
     from fedmc.errors import InputError
 
     named = downloads.find(name)
@@ -85,7 +85,7 @@ def synth(
     overwrite: Overwrite = False,
 ) -> None:  # fmt: skip
     """Make ratings with planted factors and biases, skewed like real ones, with a known noise floor."""
-    from fedmc import synthetic
+    from fedmc.data import synthetic
     from fedmc.errors import InputError, require
 
     changes: dict[str, Any] = {"rank": rank, "noise": noise, "seed": seed}
@@ -100,7 +100,7 @@ def synth(
     else:
         recipe = synthetic.Recipe(users, items, ratings, **changes)
     if out.suffix in (".csv", ".tsv", ".parquet", ".feather"):
-        from fedmc.readers.writing import write_table
+        from fedmc.data.readers.writing import write_table
 
         require(overwrite or not out.exists(), f"{out} exists already: --overwrite to replace it")
         write_table(synthetic.make_ratings(recipe), out)
@@ -113,8 +113,8 @@ def synth(
 def make(source: Source, out: Annotated[Path, Option(help="The catalogue file.")], columns: Columns = None,
          query: Query = None, duplicates: Duplicates = "last") -> None:  # fmt: skip
     """A catalogue of the items of a source."""
-    from fedmc.catalogue import Catalogue
-    from fedmc.datasets import load_source
+    from fedmc.data.catalogue import Catalogue
+    from fedmc.data.datasets import load_source
 
     ratings = load_source(source, columns.split(",") if columns else None, query=query, duplicates=duplicates)
     _save(Catalogue.of(ratings.items), out)
@@ -123,7 +123,7 @@ def make(source: Source, out: Annotated[Path, Option(help="The catalogue file.")
 @catalogue.command("merge")
 def merge(catalogues: list[Path], out: Annotated[Path, Option(help="The catalogue file.")]) -> None:
     """One catalogue of the items of several."""
-    from fedmc.catalogue import Catalogue, load
+    from fedmc.data.catalogue import Catalogue, load
 
     _save(Catalogue.of(*(load(path).items for path in catalogues)), out)
 
@@ -132,8 +132,8 @@ def merge(catalogues: list[Path], out: Annotated[Path, Option(help="The catalogu
 def check(path: Annotated[Path, typer.Argument(help="The catalogue file.", metavar="CATALOGUE")], source: Source,
           columns: Columns = None, query: Query = None, duplicates: Duplicates = "last") -> None:  # fmt: skip
     """Whether a source's items are all in a catalogue; exit code 2 if not."""
-    from fedmc.catalogue import align, load
-    from fedmc.datasets import load_source
+    from fedmc.data.catalogue import align, load
+    from fedmc.data.datasets import load_source
 
     known = load(path)
     ratings = load_source(source, columns.split(",") if columns else None, query=query, duplicates=duplicates)
@@ -158,7 +158,7 @@ def prepare(
     overwrite: Overwrite = False,
 ) -> None:  # fmt: skip
     """Write ratings as shards that are mapped into memory: one client's, or those of several."""
-    from fedmc.preparing import Plan, read_parts, write_prepared
+    from fedmc.data.prepare import Plan, read_parts, write_prepared
 
     names = tuple(columns.split(",")) if columns else None
     plan = Plan(source, names, query, duplicates, catalogue, unknown_items, split, None, partition, clients, seed)

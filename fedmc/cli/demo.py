@@ -19,15 +19,16 @@ def demo(
     ),
 ) -> None:
     """Train on 100,004 real film ratings spread over 20 clients, and compare with the alternatives."""
-    from fedmc import datasets, training
-    from fedmc.baselines.pooled import alone_rmse, bias_rmse, pooled_rmse
+    from fedmc.algorithms.settings import Settings
     from fedmc.cli.runs import RunFolder
-    from fedmc.partition import Federation, assign_users, make_shards
+    from fedmc.data import datasets
+    from fedmc.data.partition import Federation, assign_users, make_shards
+    from fedmc.data.splits import at_random as split
+    from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
     from fedmc.privacy.claims import claim
     from fedmc.report.run import write_report
-    from fedmc.settings import Settings
-    from fedmc.splits import at_random as split
-    from fedmc.stopping import Stop
+    from fedmc.training import simulation
+    from fedmc.training.stopping import Stop
 
     folder = RunFolder(out, overwrite=True)
     ratings = datasets.demo()
@@ -38,7 +39,7 @@ def demo(
     typer.echo(claim(settings), err=True)
     warm_up(settings, federation)
     with progress_of_rounds(ROUNDS) as show:
-        run = training.train(federation, settings, Stop(ROUNDS), on_round=show)
+        run = simulation.train(federation, settings, Stop(ROUNDS), on_round=show)
     others = {
         "biases only, pooled": bias_rmse(train, test),
         "each client alone": alone_rmse(train, test, owner, settings),
@@ -52,7 +53,7 @@ def demo(
             staged.append(round.record())
         run.model.save(staged.path / "model.npz")
         write_report(staged.path, others)
-    federated = training.summary(run.history)
+    federated = simulation.summary(run.history)
     leaves = ("every rating", "nothing", "every rating")
     rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
     rows.insert(2, (f"fedmc, {ROUNDS} rounds", f"sums, {federated['bytes_up'] / 1e6:.0f} MB", federated["test_rmse"]))

@@ -43,13 +43,13 @@ class Interrupt:
 
 def warm_up(settings: Any, federation: Any) -> None:
     """Load the compiled kernels, with a word on stderr where they are still to be compiled."""
-    from fedmc import training
+    from fedmc.training import simulation
 
     word = "compiling for this machine, the first time only: about 15 seconds\n"
     said = threading.Timer(1.5, lambda: sys.stderr.write(word))
     said.start()
     try:
-        training.warm_up(settings, federation.shards[0].by_user.data.dtype)
+        simulation.warm_up(settings, federation.shards[0].by_user.data.dtype)
     finally:
         said.cancel()
 

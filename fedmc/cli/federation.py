@@ -44,7 +44,7 @@ def init(
     ] = None,
 ) -> None:
     """Make certificates, node keys and configurations: a folder for the server and one to hand to each organisation."""
-    from fedmc.federation import layout
+    from fedmc.federation.setup import layout
 
     layout.init(
         folder, organisations.split(","), host, port=port, bind=bind, control_port=control_port, days=days,
@@ -71,7 +71,7 @@ def renew(
 ) -> None:
     """Make a new certificate for the server; nodes need nothing new."""
     from fedmc.errors import require
-    from fedmc.federation import keys, layout
+    from fedmc.federation.setup import keys, layout
 
     require(days >= 1, f"a certificate must last a day at least, got {days}")
     keys.check_certificate(authority / "ca.crt")
@@ -107,14 +107,14 @@ def train(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Train over all organisations and show who is online, late or lost. The run goes on if you leave."""
-    from fedmc.engines.flower import link
+    from fedmc.algorithms.settings import Settings
     from fedmc.errors import require
-    from fedmc.federation import identities
-    from fedmc.federation.layout import least_of, load_server
-    from fedmc.federation.running import RunFolder, RunPlan
+    from fedmc.federation.flower import superlink
+    from fedmc.federation.server.running import RunFolder, RunPlan
+    from fedmc.federation.setup import identities
+    from fedmc.federation.setup.layout import least_of, load_server
     from fedmc.federation.wire import RUN, portable
     from fedmc.privacy.claims import claim
-    from fedmc.settings import Settings
 
     config = load_server(server)
     p = len(config.organisations)
@@ -137,7 +137,7 @@ def train(
     require(measure_every >= 1, f"--measure-every must be at least 1, got {measure_every}")
     enough = settings.active if quorum is None else quorum
     require(1 <= enough <= p, f"--quorum must be from 1 to {p}, got {enough}")
-    link.control_port(config)
+    superlink.control_port(config)
     going = _going(config)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = run or datetime.now().strftime("%Y-%m-%d-%H%M%S")
@@ -145,7 +145,7 @@ def train(
     require(plain, f"--run {name!r}: up to 80 letters, digits, - and _")
     folder = RunFolder(config.runs / name)
     require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
-    catalogue, nodes = config.catalogue(), link.registered(config)
+    catalogue, nodes = config.catalogue(), superlink.registered(config)
     names = list(config.organisations)
     new = [one for one in names if one not in nodes]
     require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
@@ -168,7 +168,7 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or broke off, to the same bits as if nothing had happened."""
     from fedmc.errors import require
-    from fedmc.federation.layout import load_server
+    from fedmc.federation.setup.layout import load_server
 
     config = load_server(server)
     folder = find_run(config, run)
@@ -183,7 +183,7 @@ def resume(
 def stop(server: Server = Path(), run: RunName = None) -> None:
     """Ask a run to stop; nothing is lost, `resume` goes on with it."""
     from fedmc.errors import require
-    from fedmc.federation.layout import load_server
+    from fedmc.federation.setup.layout import load_server
 
     folder = find_run(load_server(server), run)
     state = folder.status()["state"]
@@ -199,14 +199,14 @@ def stop(server: Server = Path(), run: RunName = None) -> None:
 @federation.command("status")
 def status(server: Server = Path(), run: RunName = None, as_json: AsJson = False) -> None:
     """Whether the server is up, who is online, and how the last run stands."""
-    from fedmc.engines.flower import link
-    from fedmc.federation.layout import load_server
+    from fedmc.federation.flower import superlink
+    from fedmc.federation.setup.layout import load_server
 
     config = load_server(server)
     try:
-        online = link.online(config)
+        online = superlink.online(config)
         typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
-    except link.LinkError as error:
+    except superlink.LinkError as error:
         online = {}
         typer.echo(f"server: {error}")
     for name in config.organisations:
@@ -236,10 +236,10 @@ def demo(
 
 
 def _begin(config: Any, folder: Any, detach: bool, as_json: bool) -> None:
-    from fedmc.engines.flower import link
+    from fedmc.federation.flower import superlink
 
     folder.say(state="starting", why="")
-    link.run(config, folder.path)
+    superlink.run(config, folder.path)
     if detach:
         typer.echo(f"run {folder.path.name} begins; `fedmc federation status {config.folder}` shows it")
         return
@@ -254,7 +254,7 @@ def _begin(config: Any, folder: Any, detach: bool, as_json: bool) -> None:
 
 def find_run(config: Any, name: str | None) -> Any:
     from fedmc.errors import require
-    from fedmc.federation.running import RunFolder
+    from fedmc.federation.server.running import RunFolder
 
     runs = sorted(config.runs.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
     require(bool(runs), f"there is no run in {config.runs} yet: `fedmc federation train {config.folder}`")
@@ -264,6 +264,6 @@ def find_run(config: Any, name: str | None) -> Any:
 
 
 def _going(config: Any) -> str | None:
-    from fedmc.federation.running import RunFolder
+    from fedmc.federation.server.running import RunFolder
 
     return next((path.parent.name for path in config.runs.glob("*/plan.json") if RunFolder(path.parent).locked()), None)

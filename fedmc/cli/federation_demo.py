@@ -28,8 +28,8 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
     from fedmc.cli.following import rmse_of
     from fedmc.cli.runs import to_json
     from fedmc.errors import FedmcError, require
-    from fedmc.federation import checkpoint
-    from fedmc.federation.layout import load_server
+    from fedmc.federation.server import checkpoint
+    from fedmc.federation.setup.layout import load_server
 
     require(rounds >= 1, f"--rounds must be at least 1, got {rounds}")
     with ExitStack() as stack:
@@ -68,12 +68,12 @@ def show(rounds: int, keep: Path | None, as_json: bool) -> None:
 
 def set_up(folder: Path, source: Any = None, accept: Sequence[str] = ("secagg",)) -> None:
     """Three tables of ratings, an agreed catalogue, and the folders of a federation on loopback."""
-    from fedmc import datasets
-    from fedmc.catalogue import Catalogue
-    from fedmc.engines.flower.link import free_port
-    from fedmc.federation import layout
-    from fedmc.partition import assign_users
-    from fedmc.readers.writing import write_table
+    from fedmc.data import datasets
+    from fedmc.data.catalogue import Catalogue
+    from fedmc.data.partition import assign_users
+    from fedmc.data.readers.writing import write_table
+    from fedmc.federation.flower.superlink import free_port
+    from fedmc.federation.setup import layout
 
     ratings = datasets.demo() if source is None else source
     layout.init(folder, NAMES, "127.0.0.1", port=free_port(), bind="127.0.0.1", control_port=free_port(), accept=accept)
@@ -119,10 +119,10 @@ def running(folder: Path, what: str, do: str, name: str, until: str) -> Iterator
 
 def simulated(folder: Path, plan: Any) -> tuple[Any, float | None]:
     """V and the test RMSE of the same rounds over the same shards in one process."""
-    from fedmc.engines.local import LocalEngine
-    from fedmc.federation.layout import load_node
-    from fedmc.federation.organisation import open_folder
-    from fedmc.server import rounds
+    from fedmc.federation.node.organisation import open_folder
+    from fedmc.federation.setup.layout import load_node
+    from fedmc.training.local import LocalEngine
+    from fedmc.training.rounds import rounds
 
     shards = []
     for number, name in enumerate(plan.organisations):
@@ -136,8 +136,8 @@ def simulated(folder: Path, plan: Any) -> tuple[Any, float | None]:
 
 
 def first_user(folder: Path) -> str:
-    from fedmc.federation.layout import load_node
-    from fedmc.federation.organisation import open_folder
+    from fedmc.federation.node.organisation import open_folder
+    from fedmc.federation.setup.layout import load_node
 
     return str(open_folder(load_node(folder)).prepared.ids[0][0])
 

@@ -24,16 +24,16 @@ def check(
     folder: Folder = Path(), reread: Annotated[bool, typer.Option("--reread", help="Read the source again.")] = False
 ) -> None:
     """Read the ratings; check them, the catalogue, the keys and whether the server can be reached. Sends nothing."""
-    from fedmc.federation import probe
-    from fedmc.federation.layout import load_node
+    from fedmc.federation.setup import tls_check
+    from fedmc.federation.setup.layout import load_node
 
     config = load_node(folder)
     _say(config, _open(config, reread))
     _say_privacy(config)
     try:
-        probe.check(config.server, config.path("ca.crt"))
+        tls_check.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
-    except probe.UnreachableError as error:
+    except tls_check.UnreachableError as error:
         typer.echo(f"server: {error}")
 
 
@@ -48,10 +48,10 @@ def start(
     Ratings are read once, into the folder's `shard`, so that a run keeps to the same ones over restarts. What the
     server sends is data: no code of it ever runs here. Ends with code 2 where trying again would not help.
     """
-    from fedmc.engines.flower.fleet import Place, serve
-    from fedmc.federation.layout import load_node
-    from fedmc.federation.organisation import make_node
-    from fedmc.federation.store import Store
+    from fedmc.federation.flower.node_client import Place, serve
+    from fedmc.federation.node.organisation import make_node
+    from fedmc.federation.node.store import Store
+    from fedmc.federation.setup.layout import load_node
 
     log_to_stderr()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
@@ -75,8 +75,8 @@ def identity(
     Read the keys to each other over a channel that the server does not run. The same list belongs into every folder.
     """
     from fedmc.errors import require
-    from fedmc.federation import identities
-    from fedmc.federation.layout import load_node
+    from fedmc.federation.setup import identities
+    from fedmc.federation.setup.layout import load_node
 
     config = load_node(folder)
     listed = config.path(identities.LIST)
@@ -106,7 +106,7 @@ def recommend(
 
 
 def _open(config: Any, reread: bool) -> Any:
-    from fedmc.federation.organisation import open_folder
+    from fedmc.federation.node.organisation import open_folder
 
     opened = open_folder(config, reread)
     if opened.report is not None:
@@ -116,7 +116,7 @@ def _open(config: Any, reread: bool) -> Any:
 
 def _say_privacy(config: Any) -> None:
     """What the organisation agreed to, and what it has spent."""
-    from fedmc.federation.organisation import ledger_of
+    from fedmc.federation.node.organisation import ledger_of
 
     hidden = f", among at least {config.min_cohort}" if any("secagg" in one for one in config.accept) else ""
     typer.echo(f"takes part in runs of the kinds {', '.join(config.accept)}{hidden}")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedmc.data.files import check_target, free, staged
 from fedmc.errors import ModelFileError, require
-from fedmc.folders import check_target, free, staged
 
 
 class RunFolder:

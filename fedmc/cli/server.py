@@ -23,10 +23,10 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
     Only nodes whose keys are in `nodes/` get through the gate, and only to what nodes need: training runs are started
     on this machine. Telemetry, update checks and installs at run time are off.
     """
-    from fedmc.engines.flower import gate
-    from fedmc.engines.flower.link import Link
-    from fedmc.federation.keys import check_certificate
-    from fedmc.federation.layout import load_server
+    from fedmc.federation.flower import gateway
+    from fedmc.federation.flower.superlink import Link
+    from fedmc.federation.setup.keys import check_certificate
+    from fedmc.federation.setup.layout import load_server
 
     log_to_stderr()
     config = load_server(folder)
@@ -40,7 +40,7 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
         link.register()
         names = ", ".join(config.organisations)
         said = f"ready: nodes of {names} connect to {config.host}:{config.port}; {items:,} items"
-        gate.serve(config, link.port, lambda: link.process.poll() is None, lambda: typer.echo(said, err=True))
+        gateway.serve(config, link.port, lambda: link.process.poll() is None, lambda: typer.echo(said, err=True))
         if link.process.poll() is not None:
             typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
             raise typer.Exit(1)

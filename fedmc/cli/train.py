@@ -61,14 +61,14 @@ def train(
 
     Ctrl-C stops after the round and keeps the run.
     """
-    from fedmc import memory, training
+    from fedmc.algorithms.settings import DP_ROUNDS, Settings
     from fedmc.cli.runs import RunFolder, to_json
+    from fedmc.data.prepare import Plan, federation_of
+    from fedmc.data.readers.databases import without_password
     from fedmc.errors import InputError, require
-    from fedmc.preparing import Plan, federation_of
     from fedmc.privacy.claims import claim
-    from fedmc.readers.databases import without_password
-    from fedmc.settings import DP_ROUNDS, Settings
-    from fedmc.stopping import Stop
+    from fedmc.training import memory, simulation
+    from fedmc.training.stopping import Stop
 
     if report:
         from fedmc.report.run import write_report
@@ -124,14 +124,14 @@ def train(
                 staged.append(round.record())
                 show(round)
 
-            run = training.train(
+            run = simulation.train(
                 federation, settings, stop, measure_every=measure_every, full=diagnostics, spill=spill,
                 on_round=on_round, interrupted=interrupt,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         if report:
             write_report(staged.path)
-    summary = training.summary(run.history) | {"clients": p, "rank": rank, "preset": preset, "out": str(folder.path)}
+    summary = simulation.summary(run.history) | {"clients": p, "rank": rank, "preset": preset, "out": str(folder.path)}
     if interrupt() or run.diverged is not None:
         summary["stopped"] = "interrupted" if run.diverged is None else "diverged"
     show_summary(summary, folder.path)
@@ -145,7 +145,7 @@ def train(
 
 def _choose(federation: Any, settings: Any) -> Any:
     """The settings with a penalty that the clients' held-out ratings chose, and a word on what that took."""
-    from fedmc import tuning
+    from fedmc.training import tuning
 
     budget = tuning.Budget()
     each = budget.rounds_of_a_trial(settings, len(federation.shards))

@@ -35,10 +35,10 @@ def tune(
 
     Give `fedmc train` the same --test and --seed, and what was put aside here is what it is tested on.
     """
-    from fedmc import tuning
+    from fedmc.algorithms.settings import Settings
     from fedmc.cli.runs import to_json
-    from fedmc.preparing import Plan, federation_of
-    from fedmc.settings import Settings
+    from fedmc.data.prepare import Plan, federation_of
+    from fedmc.training import tuning
 
     numbers = _ranks(ranks)
     budget = tuning.Budget(trials, rounds, validation)

@@ -36,7 +36,7 @@ def evaluate(
     """RMSE and mean absolute error on ratings of a source; those the model was trained on are left out."""
     import numpy as np
 
-    from fedmc.datasets import load_source
+    from fedmc.data.datasets import load_source
     from fedmc.errors import DataError, require
 
     names = columns.split(",") if columns else None

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmc import __version__
+from fedmc.algorithms.messages import Broadcast, Rows, Sparse, Sums
+from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError, InputError
-from fedmc.inner import Scaling
-from fedmc.messages import Broadcast, Rows, Sparse, Sums
-from fedmc.settings import Settings
+from fedmc.problem.subproblem import Scaling
 
 Array = NDArray[Any]
 

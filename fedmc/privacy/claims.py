@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmc.settings import Settings
+from fedmc.algorithms.settings import Settings
 
 
 def claim(settings: Settings) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedmc.privacy.findings import Finding, summary
+from fedmc.audit.results import Finding, summary
 from fedmc.report import html
 
 HEADINGS = ("the server wants to know", "it sees", "share of", "attack", "guess", "advantage")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmc.experiments.running import Outcome, load
-from fedmc.experiments.study import CENTRAL, Study
-from fedmc.experiments.tables import Line, write
+from fedmc.evaluation.runner import Outcome, load
+from fedmc.evaluation.study import CENTRAL, Study
+from fedmc.evaluation.tables import Line, write
 from fedmc.report import html
 from fedmc.report.figures import draw, panels, save
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedmc.experiments.running import Outcome
-from fedmc.experiments.study import Figure, Panel
+from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.study import Figure, Panel
 
 Array = NDArray[Any]
 

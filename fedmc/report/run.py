@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmc.errors import InputError
-from fedmc.experiments.running import Outcome
-from fedmc.experiments.study import Figure, Panel
+from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.study import Figure, Panel
 from fedmc.report import audit, html
 from fedmc.report.figures import draw, panels, save
 

@@ -1,0 +1,1 @@
+"""What a server sees, the attacks on it, and their results."""

@@ -1,0 +1,248 @@
+"""Attacks of a server that keeps to the protocol and is curious: what it can tell from what it sees.
+
+Each is a function of what the server sees (`traces.Seen`, arrays) and of what it knows anyway: the settings, the item
+factors it sent, the items' popularity, the scale that ratings are on. Whether they succeed is for `audit` to say.
+
+    rated_items     which items were rated by a client's users, from that client's messages
+    ratings_of_one  every rating of a client that has one user
+    persons         which items were rated by one and the same person, in a client or in a cohort's sum
+    in_a_sum        which items were rated by one client's users, from sums over cohorts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import nnls
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
+from scipy.stats import rankdata
+
+from fedmc.audit.leakage import Pulls, Seen, deviations, evidence, grams, pulls
+from fedmc.problem.penalties import coefficients
+
+Array = NDArray[Any]
+
+SAME = 1e-6  # vectors that differ by less (of norm about 1) are of the same person
+CLEAR = 100  # times the rounding of a message, from which on a row has a direction
+CROWD = 8  # raters of an item, up to which their number is worth untangling
+
+
+class Recovered(NamedTuple):
+    """Items and what they were rated, on the scale of the ratings."""
+
+    items: Array
+    ratings: Array
+
+
+def auc(scores: Array, labels: Array) -> float:
+    """Of a rated and an unrated item, how often the rated one has the higher score (a tie counts half)."""
+    rated = int(labels.sum())
+    if rated in (0, len(labels)):
+        return float("nan")
+    ranks = rankdata(scores)
+    return float((ranks[labels].sum() - rated * (rated + 1) / 2) / (rated * (len(labels) - rated)))
+
+
+def rated_items(seen: Sequence[Seen]) -> Array:
+    """A score for each item, high where a user of the client rated it: from the message that says it clearest."""
+    return max(evidence(seen), key=lambda scores: _widest_gap(scores)[0])
+
+
+def ratings_of_one(seen: Sequence[Seen], grid: Array | None) -> Recovered | None:
+    """All ratings of a client with one user, from its first message; None where this attack does not apply."""
+    first = seen[:1]
+    settings, (mean, scale) = first[0].cast.settings, first[0].cast.scaling
+    if settings.make_method() is None and settings.update == "curvature":
+        items, candidates = _from_curvature(first)
+    else:
+        found = pulls(first)
+        if not found or not (settings.biases or grid is not None):
+            return None
+        items, candidates = _from_pulls(found[0], settings, None if grid is None else (grid - mean) / scale)
+    on_scale = [mean + scale * candidate for candidate in candidates]
+    if grid is None:
+        return Recovered(items, on_scale[0])
+    best = min(on_scale, key=lambda ratings: round(float(np.abs(ratings - nearest(ratings, grid)).mean()), 5))
+    return Recovered(items, nearest(best, grid))
+
+
+def nearest(ratings: Array, grid: Array) -> Array:
+    """Rounded to the scale."""
+    ordered = np.sort(grid)
+    rounded: Array = ordered[np.searchsorted((ordered[1:] + ordered[:-1]) / 2, ratings)]
+    return rounded
+
+
+def _from_curvature(seen: Sequence[Seen]) -> tuple[Array, list[Array]]:
+    """G = z z', b = (m - bias of the user) z: m up to that bias, which the user's own ridge equation gives."""
+    cast, (G, b) = seen[0].cast, grams(seen)
+    items = np.flatnonzero(stands_out(np.trace(G, axis1=1, axis2=2)))
+    G, b, settings = G[items], b[items], cast.settings
+    if not settings.biases:
+        z = _direction(G.reshape(-1, G.shape[2]))
+        size = np.sqrt(np.abs(np.einsum("a,jab,b->j", z, G, z)).mean())
+        return items, [b @ z / size, -(b @ z) / size]
+    u, less_bias = G[0, -1] / G[0, -1, -1], b[:, -1] / G[:, -1, -1]
+    penalty = coefficients(settings.penalty_at_entry, settings.width)
+    weight = 0.0 if penalty is None else float(penalty.l2[settings.rank + 1])
+    left = less_bias - cast.V[items][:, : settings.rank + 1] @ u
+    return items, [less_bias + (left.sum() / weight if weight else -less_bias.mean())]
+
+
+def _from_pulls(one: Pulls, settings: Any, grid: Array | None) -> tuple[Array, list[Array]]:
+    """Rows (m - u'w) u: their direction is u's; its length is known where a column of u is 1, else the scale tells."""
+    items = np.flatnonzero(stands_out(np.linalg.norm(one.rows, axis=1)))
+    rows, W = one.rows[items], one.W[items]
+    u = _direction(rows)
+    if settings.biases:
+        u = u / u[settings.rank]
+        return items, [rows @ u / (u @ u) + W @ u]
+    assert grid is not None
+    along, left = W @ u, rows @ u  # m = a along + left / a, a the length of u
+    trusted = np.argsort(-np.abs(along * left))[:3]
+    lengths = [np.roots([along[j], -m, left[j]]) for j in trusted for m in grid]
+    real = [float(a.real) for a in np.concatenate(lengths) if abs(a.imag) <= 1e-6 * abs(a) and abs(a) > 0]
+    return items, [a * along + left / a for a in real] or [np.zeros(len(items))]
+
+
+def persons(seen: Sequence[Seen]) -> list[Array]:
+    """Lists of items, each rated by one and the same person."""
+    settings = seen[0].cast.settings
+    if settings.make_method() is None and settings.update == "curvature":
+        return _by_factors(*grams(seen[:1]))
+    rows = deviations(seen if "release" in seen[0].parts else seen[:1])
+    return _by_direction(rows[-1]) if rows else []
+
+
+def _by_direction(rows: Array) -> list[Array]:
+    """An item with one rater pulls along that person's factors: items that pull along the same line are linked."""
+    sizes = np.linalg.norm(rows, axis=1)
+    _, noise = _widest_gap(sizes)
+    items = np.flatnonzero(sizes > CLEAR * noise)
+    lines = rows[items] / sizes[items, None]
+    lines *= np.sign(lines[:, :1])
+    return [items[group] for group in _same(lines, np.maximum(2 * noise / sizes[items], SAME)) if len(group) > 1]
+
+
+def _by_factors(G: Array, b: Array) -> list[Array]:
+    """G = z z' gives z where an item has one rater; with these, the raters of items that have a few."""
+    pairs = np.tril_indices(G.shape[1])
+    whole = np.trace(G, axis1=1, axis2=2)
+    candidates = np.flatnonzero(whole > 1e-9 * whole.max(initial=0.0))
+    single = [j for j in candidates if _rank_one(G[j])]
+    Z = np.array([_root(G[j]) for j in single]).reshape(len(single), G.shape[1])
+    linked = [[single[k] for k in group] for group in _same(Z)]
+    known = [Z[group[0]] for group in _same(Z)]
+    waiting = sorted(set(candidates) - set(single), key=lambda j: float(whole[j]))
+    for j in waiting:
+        _untangle(int(j), G[j], pairs, known, linked)
+    return [np.array(items) for items in linked if len(items) > 1]
+
+
+def _untangle(item: int, G: Array, pairs: Any, known: list[Array], linked: list[list[int]]) -> None:
+    """Add the item to the persons whose z z' add up to G; a rest of rank one is a person not met before."""
+    if not known or (_counted(known) and G[-1, -1] > CROWD + 0.5):
+        return
+    outer = np.array([np.outer(z, z)[pairs] for z in known]).T
+    share, left = nnls(outer, G[pairs])
+    whole = np.rint(share).astype(bool)
+    if left <= SAME * np.linalg.norm(G) and np.abs(share - whole).max() < 1e-3:
+        for k in np.flatnonzero(whole).tolist():
+            linked[k].append(item)
+        return
+    for k, z in enumerate(known):
+        rest = G - np.outer(z, z)
+        if _rank_one(rest):
+            linked[k].append(item)
+            known.append(_root(rest))
+            linked.append([item])
+            return
+
+
+def _counted(known: list[Array]) -> bool:
+    """Whether the last coordinate of every z is 1, so that G's last entry counts raters."""
+    return all(abs(z[-1] - 1) < SAME for z in known)
+
+
+def _rank_one(G: Array) -> bool:
+    z = _root(G)
+    return bool(np.abs(G - np.outer(z, z)).max() <= SAME * np.abs(G).max() and np.trace(G) > 0)
+
+
+def _root(G: Array) -> Array:
+    """z with z z' = G where G has rank one, its last entry not negative."""
+    k = int(np.argmax(np.diag(G)))
+    z: Array = G[:, k] / np.sqrt(max(G[k, k], 1e-300))
+    return z if z[-1] >= 0 else -z
+
+
+def _same(points: Array, blur: Any = SAME) -> list[Array]:
+    """Groups of points that are the same but for how blurred each of them is."""
+    if len(points) == 0:
+        return []
+    blur = np.broadcast_to(blur, len(points))
+    first, second = KDTree(points).query_pairs(2 * float(blur.max()), output_type="ndarray").T
+    near = np.linalg.norm(points[first] - points[second], axis=1) <= blur[first] + blur[second]
+    links = sparse.coo_array((np.ones(near.sum()), (first[near], second[near])), shape=(len(points), len(points)))
+    _, label = connected_components(links, directed=False)
+    order = np.argsort(label, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
+
+
+def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array) -> dict[str, Array]:
+    """Scores for the items of one client, from the sums of rounds that it took part in, or not; by their name."""
+    sizes = [_size_of_sum(one) for one in sums]
+    present = [size for size, there in zip(sizes, took_part, strict=True) if there]
+    absent = [size for size, there in zip(sizes, took_part, strict=True) if not there]
+    expected = np.sqrt(popularity + 1.0)
+    scores = {"first sum": present[0], "first sum for its popularity": present[0] / expected}
+    if len(present) > 1:
+        scores["all its sums"] = np.mean(present, axis=0)
+    if absent:
+        usual = np.mean(absent, axis=0)
+        scores["its sums less the others"] = np.mean(present, axis=0) - usual
+        scores["its sums over the others"] = np.mean(present, axis=0) / (usual + 1e-3 * usual.max() + 1e-300)
+    blended = {f"{name}, and popularity": rankdata(score) + 3 * rankdata(popularity) for name, score in scores.items()}
+    return scores | blended
+
+
+def blended(scores: Array, popularity: Array) -> dict[str, Array]:
+    """What noisy evidence and popularity say together, for several ideas of how noisy it is."""
+    own, known = rankdata(scores), rankdata(popularity)
+    return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
+
+
+def _size_of_sum(one: Seen) -> Array:
+    settings = one.cast.settings
+    if "release" in one.parts or (settings.make_method() is None and settings.update == "curvature"):
+        return evidence([one])[0]
+    rows = next(one.parts[name] for name in ("S", "gradient", "W") if name in one.parts)
+    return np.asarray(np.linalg.norm(rows - one.known, axis=1))
+
+
+def stands_out(scores: Array) -> Array:
+    """Which scores lie above the widest gap between them, in orders of magnitude."""
+    above: Array = scores > _widest_gap(scores)[1]
+    return above
+
+
+def _widest_gap(scores: Array) -> tuple[float, float]:
+    """How wide it is, and the score below it."""
+    top = float(scores.max(initial=0.0))
+    if top <= 0:
+        return 0.0, top
+    ordered = np.sort(np.maximum(scores, 1e-17 * top))
+    gaps = np.diff(np.log(ordered))
+    k = int(gaps.argmax()) if len(gaps) else 0
+    return (float(gaps[k]), float(ordered[k])) if len(gaps) else (0.0, 0.0)
+
+
+def _direction(rows: Array) -> Array:
+    """The line that the rows lie along."""
+    line: Array = np.linalg.svd(rows, full_matrices=False)[2][0]
+    return line

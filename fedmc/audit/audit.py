@@ -1,0 +1,255 @@
+"""Run a configuration, look at it through the server's eyes, attack what is seen there, and say in words how it went.
+
+    plain    the server sees each client's message
+    secagg   the server sees masked uploads, and what they add up to
+    dp       as plain, or with secagg as secagg, and what is seen is noised
+
+The yardstick is the advantage over a guess from what the server knows anyway: for items the popularity of each among
+the other clients, for ratings the one that the item got most often. A client is judged by the messages it really sends:
+the engine is the simulation's own, with somebody listening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.algorithms.settings import Settings
+from fedmc.audit import attacks, results
+from fedmc.audit.leakage import Seen
+from fedmc.audit.masking import masked_round
+from fedmc.audit.observer import Planned, Watched, watch
+from fedmc.audit.results import Finding
+from fedmc.data.partition import Shard
+from fedmc.errors import InputError, require
+from fedmc.privacy.secagg.cohorts import cohort as hiding
+from fedmc.training.sampling import Passes
+
+Array = NDArray[Any]
+
+MEMBERS = 20  # of a cohort that go through the masks: the costs grow with their square
+SETTLE = 10  # turns that a client has had before newcomers come
+LEVELS = 50  # different ratings, up to which they are taken to be on a scale
+
+
+class Clients(NamedTuple):
+    """The truth, which only the audit knows."""
+
+    shards: Sequence[Shard]
+    counts: Array  # ratings of each item over all clients
+    grid: Array | None  # the scale of the ratings, which is public
+    votes: Array | None  # items x levels: how often each rating was given
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard]) -> Clients:
+        counts = sum(count_items(shard) for shard in shards)
+        levels = np.unique(np.concatenate([np.unique(shard.by_user.data) for shard in shards]))
+        if len(levels) > LEVELS:
+            return cls(shards, np.asarray(counts), None, None)
+        votes = sum(count_levels(shard, levels) for shard in shards)
+        return cls(shards, np.asarray(counts), levels.astype(np.float64), np.asarray(votes))
+
+    def popularity(self, client: int) -> Array:
+        """The items' counts over the other clients."""
+        return np.asarray(self.counts - count_items(self.shards[client]))
+
+
+def count_items(shard: Shard) -> Array:
+    return np.bincount(shard.by_user.indices, minlength=shard.by_user.shape[1])
+
+
+def count_levels(shard: Shard, levels: Array) -> Array:
+    place = np.searchsorted(levels, shard.by_user.data)
+    flat = np.bincount(shard.by_user.indices * len(levels) + place, minlength=shard.by_user.shape[1] * len(levels))
+    return flat.reshape(-1, len(levels))
+
+
+def audit(
+    shards: Sequence[Shard],
+    settings: Settings,
+    *,
+    number: int = 10,
+    targets: int = 10,
+    on_step: Callable[[str], None] = lambda words: None,
+) -> list[Finding]:
+    """The attacks on a run of these settings over `number` rounds, against at most `targets` of its clients."""
+    require(number >= 1, f"rounds must be at least 1, got {number}")
+    require(targets >= 1, f"targets must be at least 1, got {targets}")
+    require(not settings.undecided, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
+    few = "secagg" in settings.privacy and len(shards) < settings.min_cohort
+    require(not few, f"{len(shards)} clients are too few to hide among, min_cohort is {settings.min_cohort}: lower it")
+    on_step("running the configuration")
+    truth, cohort = Clients.of(shards), first_cohort(len(shards), settings)
+    chosen = cohort[:targets]
+    if "secagg" not in settings.privacy:
+        engine = watch(shards, settings, chosen, number)
+        on_step("attacking each client's messages")
+        return of_messages(truth, engine, chosen)
+    engine = watch(shards, settings, cohort[: max(MEMBERS, targets)], number)
+    on_step("attacking masked uploads")
+    found = of_masked(truth, engine, chosen)
+    on_step("attacking the sums")
+    found += of_sums(truth, engine, chosen)
+    on_step("letting newcomers in")
+    return found if settings.private else found + of_newcomers(truth, settings, min(targets, 5))
+
+
+def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
+    """Who takes part in the first round."""
+    drawn = tuple(int(client) for client in settings.make_sampler(clients).draw(1, clients, settings.seed))
+    if "secagg" not in settings.privacy:
+        return drawn
+    there = set(range(clients)) if settings.entry == "all" else set()
+    return hiding(drawn, there, clients, settings.min_cohort, 1)
+
+
+def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+    """The attacks on what each of these clients sent."""
+    heard = {client: engine.heard[client] for client in targets if engine.heard[client]}
+    if not heard:
+        raise InputError("none of the clients looked at was drawn: raise --rounds")
+    guess = [_rated(truth, client, truth.popularity(client)) for client in heard]
+    found = [results.items(results.EACH, _told(truth, heard), float(np.nanmean(guess)), len(heard))]
+    alone = [client for client in heard if len(truth.shards[client].users) == 1]
+    found += _ratings(truth, {client: heard[client] for client in alone})
+    crowds = {client: seen for client, seen in heard.items() if client not in alone}
+    if crowds:
+        parts = [linked(attacks.persons(seen), truth.shards[k].by_user) for k, seen in crowds.items()]
+        found.append(
+            results.persons(results.EACH, Linked(*(sum(part) for part in zip(*parts, strict=True))), len(crowds))
+        )
+    return found
+
+
+def _told(truth: Clients, heard: dict[int, list[Seen]]) -> float:
+    """Mean AUC of the attack on messages; where they are noised, with as much popularity in it as serves it best."""
+    alone = {client: attacks.rated_items(seen) for client, seen in heard.items()}
+    if "release" not in next(iter(heard.values()))[0].parts:
+        return float(np.nanmean([_rated(truth, client, scores) for client, scores in alone.items()]))
+    right: dict[str, list[float]] = {}
+    for client, scores in alone.items():
+        for name, both in attacks.blended(scores, truth.popularity(client)).items():
+            right.setdefault(name, []).append(_rated(truth, client, both))
+    return max(float(np.nanmean(values)) for values in right.values())
+
+
+def _rated(truth: Clients, client: int, scores: Array) -> float:
+    return attacks.auc(scores, count_items(truth.shards[client]) > 0)
+
+
+def _ratings(truth: Clients, heard: dict[int, list[Seen]]) -> list[Finding]:
+    """Rating for rating of clients with one user."""
+    tried = {client: attacks.ratings_of_one(seen, truth.grid) for client, seen in heard.items()}
+    found = {client: recovered for client, recovered in tried.items() if recovered is not None}
+    if not found:
+        return []
+    hits = sum(_hits(truth.shards[client], recovered) for client, recovered in found.items())
+    whole = sum(truth.shards[client].by_user.nnz for client in found)
+    guessed = None if truth.grid is None else sum(_guessed(truth, client) for client in found) / whole
+    return [results.ratings(results.EACH, hits / whole, guessed, len(found))]
+
+
+def _hits(shard: Shard, recovered: attacks.Recovered) -> int:
+    """Ratings that came out exactly (without a scale: to a thousandth)."""
+    said = np.full(shard.by_user.shape[1], np.nan)
+    said[recovered.items] = recovered.ratings
+    return int((np.abs(said[shard.by_user.indices] - shard.by_user.data) < 1e-3).sum())
+
+
+def _guessed(truth: Clients, client: int) -> int:
+    """How many of its ratings are what the other clients gave the item most often."""
+    shard = truth.shards[client]
+    assert truth.grid is not None
+    assert truth.votes is not None
+    usual = truth.grid[(truth.votes - count_levels(shard, truth.grid)).argmax(axis=1)]
+    return int((np.abs(usual[shard.by_user.indices] - shard.by_user.data) < 1e-3).sum())
+
+
+class Linked(NamedTuple):
+    """How linking items to persons went."""
+
+    separated: int  # persons with two items or more that were linked, all of them theirs
+    users: int
+    right: int  # (person, item) pairs that were linked rightly
+    said: int
+    ratings: int
+
+
+def linked(groups: Sequence[Array], by_user: sparse.csr_array) -> Linked:
+    """Each group is held to be of the user who rated most of its items."""
+    rated = by_user.tocsc()
+    found, right, said = set(), 0, 0
+    for items in groups:
+        votes = np.bincount(rated[:, items].indices, minlength=by_user.shape[0])
+        right, said = right + int(votes.max()), said + len(items)
+        if votes.max() == len(items):
+            found.add(int(votes.argmax()))
+    return Linked(len(found), by_user.shape[0], right, said, by_user.nnz)
+
+
+def of_masked(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+    """The first messages as the server gets them under secure aggregation: one masked upload each."""
+    members = list(engine.heard)[:MEMBERS]
+    hidden = masked_round({client: engine.heard[client][0] for client in members})
+    chosen = [client for client in targets if client in hidden]
+    right = [_rated(truth, client, attacks.rated_items([hidden[client]])) for client in chosen]
+    guess = [_rated(truth, client, truth.popularity(client)) for client in chosen]
+    return [results.items(results.MASKED, float(np.nanmean(right)), float(np.nanmean(guess)), len(chosen))]
+
+
+def of_sums(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+    """The attacks on the sums alone: the strongest of several scores for each client's items, and persons."""
+    size = len(engine.cohorts[-1])
+    right: dict[str, list[float]] = {}
+    for client in targets:
+        there = [client in cohort for cohort in engine.cohorts]
+        for name, scores in attacks.in_a_sum(engine.sums, there, truth.popularity(client)).items():
+            right.setdefault(name, []).append(_rated(truth, client, scores))
+    guess = float(np.nanmean([_rated(truth, client, truth.popularity(client)) for client in targets]))
+    best = max(float(np.nanmean(values)) for values in right.values() if len(values) == len(targets))
+    everybody = sparse.vstack([truth.shards[client].by_user for client in engine.cohorts[0]], format="csr")
+    found = linked(attacks.persons(engine.sums[:1]), everybody)
+    return [
+        results.items(results.sum_of(size), best, guess, len(targets)),
+        results.persons(results.sum_of(len(engine.cohorts[0])), found, len(engine.cohorts[0])),
+    ]
+
+
+def of_newcomers(truth: Clients, settings: Settings, lone: int) -> list[Finding]:
+    """Clients that come late, alone among clients that are long there, or with others; only sums are looked at.
+
+    The rule that makes newcomers wait for each other is left out here, to show what it is for.
+    """
+    p, size = len(truth.shards), min(settings.min_cohort, len(truth.shards) // 3)
+    if settings.entry != "first-turn" or size < 2:
+        return []
+    lone = max(1, min(lone, p - 2 * size))
+    there = p - size - lone
+    settling = [Passes(-(-there // 10)).draw(k, there, settings.seed) for k in range(1, 10 * SETTLE + 1)]
+    quiet = [Passes(size).draw(k, there, settings.seed) for k in range(1, lone + 1)]
+    alone = [(*cohort[: size - 1], there + k) for k, cohort in enumerate(quiet)]
+    batch = tuple(range(p - size, p))
+    plan: list[Any] = [*settling, *quiet, *alone, batch]
+    told = Planned(tuple(tuple(int(client) for client in cohort) for cohort in plan))
+    engine = watch(truth.shards, settings.replace(sampler=told, privacy="plain"), (0,), len(plan))
+    usual, at = engine.sums[len(settling) :][:lone], len(settling) + lone
+    single = _newcomers(truth, usual, [(engine.sums[at + k], there + k) for k in range(lone)])
+    many = _newcomers(truth, usual, [(engine.sums[-1], client) for client in batch])
+    return [results.newcomers(size, False, *single, lone), results.newcomers(size, True, *many, len(batch))]
+
+
+def _newcomers(truth: Clients, usual: list[Seen], came: Sequence[tuple[Seen, int]]) -> tuple[float, float]:
+    """AUC of the best score, and of popularity, for clients that came with these sums; `usual` are sums without."""
+    right: dict[str, list[float]] = {}
+    guess = []
+    for seen, client in came:
+        popularity = truth.popularity(client)
+        guess.append(_rated(truth, client, popularity))
+        there = [False] * len(usual) + [True]
+        for name, scores in attacks.in_a_sum([*usual, seen], there, popularity).items():
+            right.setdefault(name, []).append(_rated(truth, client, scores))
+    return max(float(np.nanmean(values)) for values in right.values()), float(np.nanmean(guess))

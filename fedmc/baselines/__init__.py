@@ -1,1 +1,0 @@
-"""What a federated model is measured against, on the same split: pooled, each client alone, biases only."""

@@ -1,0 +1,1 @@
+"""Data: from any source to Ratings, and from Ratings to shards, one for each client."""

@@ -1,0 +1,104 @@
+"""The catalogue: which item is which column, sorted and hashed, so that separate organisations agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.data.files import write_whole
+from fedmc.data.ratings import Ratings, as_ids
+from fedmc.errors import DataError, require, unknown
+
+Array = NDArray[Any]
+FORMAT, VERSION = "fedmc-catalogue", 1
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """Item ids, sorted: whole numbers by size, strings by their characters."""
+
+    items: Array
+
+    @classmethod
+    def of(cls, *parts: Any) -> Catalogue:
+        """All items of these; whole numbers and strings together become strings."""
+        ids = [as_ids(part, "item") for part in parts]
+        if len({part.dtype.kind for part in ids}) > 1:
+            ids = [part.astype(np.str_) for part in ids]
+        return cls(np.unique(np.concatenate(ids)))
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the kind of ids and the ids, a line each."""
+        kind = "int" if self.items.dtype.kind == "i" else "str"
+        return hashlib.sha256("\n".join([kind, *map(str, self.items.tolist())]).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def save(self, path: str | Path) -> None:
+        content = {"format": FORMAT, "version": VERSION, "hash": self.hash, "items": self.items.tolist()}
+        write_whole(Path(path), json.dumps(content, ensure_ascii=False, indent=0).encode())
+
+    def columns_of(self, items: Array) -> Array:
+        """The column of each item, -1 where the catalogue does not have it."""
+        if items.dtype.kind != self.items.dtype.kind:
+            items = items.astype(np.str_) if self.items.dtype.kind == "U" else items
+        if items.dtype.kind != self.items.dtype.kind or len(self) == 0:
+            return np.full(len(items), -1)
+        places = np.minimum(np.searchsorted(self.items, items), len(self) - 1)
+        return np.where(self.items[places] == items, places, -1)
+
+
+def load(path: str | Path) -> Catalogue:
+    """A saved catalogue, whole and unchanged."""
+    require(Path(path).is_file(), f"there is no catalogue {path}", DataError)
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        ours = isinstance(content, dict) and content.get("format") == FORMAT
+        require(ours, f"{path} is not a fedmc catalogue", DataError)
+        version = content["version"]
+        require(version == VERSION, f"{path} has format {version}, this fedmc reads {VERSION}", DataError)
+        catalogue = Catalogue(as_ids(content["items"] or np.empty(0, np.int64), "item"))
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is not a whole catalogue: {error}") from None
+    require(catalogue.hash == content["hash"], f"{path} was changed: its hash does not fit its items", DataError)
+    return catalogue
+
+
+def align(
+    ratings: Ratings, catalogue: Catalogue, unknown_items: Literal["refuse", "drop"] = "refuse"
+) -> tuple[Ratings, str | None]:
+    """The ratings with the catalogue's columns, and a line about what was dropped."""
+    if unknown_items not in ("refuse", "drop"):
+        raise unknown("way to treat unknown items", unknown_items, ("refuse", "drop"))
+    columns = catalogue.columns_of(ratings.items)
+    report = report_unknown(ratings, columns)
+    if report is not None and unknown_items == "refuse":
+        raise DataError(f"{report}: add them to the catalogue, or drop them (--unknown-items drop)")
+    kept = ratings if report is None else ratings.with_entries(columns[ratings.matrix.indices] >= 0)
+    shape = len(kept.users), len(catalogue)
+    # Columns keep their order: both lists of items are sorted.
+    parts = kept.matrix.data, columns[kept.matrix.indices].astype(np.int32), kept.matrix.indptr
+    matrix = sparse.csr_array(parts, shape=shape)
+    return replace(kept, items=catalogue.items, matrix=matrix), report
+
+
+def report_unknown(ratings: Ratings, columns: Array) -> str | None:
+    """How many ratings are of items outside of the catalogue, and the first ten of those items."""
+    outside = np.flatnonzero(columns < 0)
+    if not len(outside):
+        return None
+    counts = np.bincount(ratings.matrix.indices, minlength=len(ratings.items))
+    first = ", ".join(str(ratings.items[item]) for item in outside[:10])
+    more = ", ..." if len(outside) > 10 else ""
+    return f"{counts[outside].sum():,} ratings are of {len(outside):,} items outside of the catalogue ({first}{more})"

@@ -1,0 +1,198 @@
+"""Prepared shards: clients' ratings as arrays on disk that are mapped into memory, not read.
+
+    DIR/manifest.json     format, version, counts, and for each shard its file, size, hash and where its arrays lie
+    DIR/catalogue.json    the items
+    DIR/client-N.shard    all arrays of a client one after the other
+
+Opening checks the manifest, and of each shard its size and its two ends: milliseconds, whatever its size. `verify`
+reads everything and compares the hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.data import catalogue as catalogues
+from fedmc.data.catalogue import Catalogue
+from fedmc.data.files import staged, write_whole
+from fedmc.data.partition import Shard, narrow, rated_rows
+from fedmc.errors import DataError, require
+
+Array = NDArray[Any]
+FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
+
+
+class Prepared(NamedTuple):
+    """An opened folder of shards."""
+
+    catalogue: Catalogue
+    shards: list[Shard]
+    ids: list[Array]  # the user ids of each shard
+    about: dict[str, Any]
+
+
+def is_prepared(path: Path) -> bool:
+    return (path / "manifest.json").is_file() and (path / "catalogue.json").is_file()
+
+
+class Writer:
+    """Writes shards one at a time, so that no more than one is in memory."""
+
+    def __init__(self, folder: Path, catalogue: Catalogue) -> None:
+        self.folder, self.catalogue = folder, catalogue
+        self.entries: list[dict[str, Any]] = []
+
+    def add(self, ids: Array, by_user: sparse.csr_array, test: sparse.csr_array | None = None) -> None:
+        """One client's ratings, columns as in the catalogue."""
+        shape = len(ids), len(self.catalogue)
+        require(by_user.shape == shape, f"a shard must have shape {shape}, got {by_user.shape}", DataError)
+        rated, by_rated = rated_rows(by_user)
+        arrays = {"users": ids, "rated": rated, **_parts("by_user", by_user), **_parts("by_rated", by_rated)}
+        if test is not None:
+            arrays |= _parts("test", narrow(test))
+        name = f"client-{len(self.entries):06}.shard"
+        entry = {
+            "file": name,
+            "users": len(ids),
+            "ratings": int(by_user.nnz),
+            "test": 0 if test is None else int(test.nnz),
+        }
+        self.entries.append(entry | _write_arrays(self.folder / name, arrays))
+
+    def finish(self, about: dict[str, Any]) -> None:
+        """Write the catalogue and the manifest."""
+        require(bool(self.entries), "there is no shard to write", DataError)
+        self.catalogue.save(self.folder / "catalogue.json")
+        totals = {key: sum(entry[key] for entry in self.entries) for key in ("users", "ratings", "test")}
+        manifest = {
+            "format": FORMAT, "version": VERSION, "clients": len(self.entries), "items": len(self.catalogue), **totals,
+            "catalogue": self.catalogue.hash, "about": about, "shards": self.entries,
+        }  # fmt: skip
+        write_whole(self.folder / "manifest.json", json.dumps(manifest | {"hash": _hash(manifest)}).encode())
+
+
+@contextmanager
+def writing(path: Path, catalogue: Catalogue, overwrite: bool = False) -> Iterator[Writer]:
+    """A writer of a folder of shards that appears when all are written."""
+    with staged(path, overwrite, is_prepared, "folder of shards", keep=lambda staging: False) as staging:
+        yield Writer(staging, catalogue)
+
+
+def open_prepared(path: str | Path) -> Prepared:
+    """Map all shards of a folder; nothing is read but the manifest, the catalogue and the ends of the files."""
+    path = Path(path)
+    manifest = read_manifest(path)
+    catalogue = catalogues.load(path / "catalogue.json")
+    require(
+        catalogue.hash == manifest["catalogue"], f"{path}: the catalogue is not the one it was prepared with", DataError
+    )
+    shards, ids, row = [], [], 0
+    for client, entry in enumerate(manifest["shards"]):
+        arrays = _map_arrays(path / entry["file"], entry)
+        users = arrays["users"]
+        rows = np.arange(row, row + len(users))
+        row += len(users)
+        shape = len(users), len(catalogue)
+        test = _matrix("test", arrays, shape) if entry["test"] else None
+        rated, by_user = arrays["rated"], _matrix("by_user", arrays, shape)
+        by_rated = _matrix("by_rated", arrays, (len(rated), len(users)))
+        shards.append(Shard(client, rows, by_user, rated, by_rated, test))
+        ids.append(users)
+    return Prepared(catalogue, shards, ids, manifest["about"])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    require(is_prepared(path), f"{path} is not a folder of prepared shards: make one with `fedmc prepare`", DataError)
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        found = manifest.pop("hash")
+        whole = manifest["format"] == FORMAT and found == _hash(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    require(whole, f"{path / 'manifest.json'} is damaged: prepare the shards again", DataError)
+    version = manifest["version"]
+    require(version == VERSION, f"{path} has format {version}, this fedmc reads {VERSION}: prepare it again", DataError)
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def verify(path: str | Path) -> None:
+    """Read every shard and compare its hash."""
+    path = Path(path)
+    for entry in read_manifest(path)["shards"]:
+        with open(path / entry["file"], "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        require(found == entry["sha256"], f"{path / entry['file']} is damaged: prepare the shards again", DataError)
+
+
+def _parts(name: str, matrix: sparse.csr_array) -> dict[str, Array]:
+    return {
+        f"{name}/indptr": matrix.indptr.astype(np.int32, copy=False),
+        f"{name}/indices": matrix.indices.astype(np.int32, copy=False),
+        f"{name}/data": matrix.data.astype(np.float32, copy=False),
+    }
+
+
+def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> sparse.csr_array:
+    parts = tuple(arrays[f"{name}/{part}"] for part in ("data", "indices", "indptr"))
+    matrix = sparse.csr_array(parts, shape=shape, copy=False)
+    matrix.has_sorted_indices = True
+    return matrix
+
+
+def _write_arrays(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
+    """The arrays one after the other, each at a multiple of 64 bytes; returns their places and the file's hash."""
+    places: dict[str, Any] = {}
+    digest, at = hashlib.sha256(), 0
+    with open(path, "wb") as file:
+        for name, array in arrays.items():
+            raw = np.ascontiguousarray(array)
+            places[name] = [raw.dtype.str, raw.size, at]
+            padding = bytes(-raw.nbytes % ALIGN)
+            for piece in (raw.data, padding):
+                file.write(piece)
+                digest.update(piece)
+            at += raw.nbytes + len(padding)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"size": at, "sha256": digest.hexdigest(), "edges": _edges(path, at), "arrays": places}
+
+
+def _map_arrays(path: Path, entry: dict[str, Any]) -> dict[str, Array]:
+    """Views into the mapped file. Private to this process: a write would not reach the file."""
+    whole = path.is_file() and path.stat().st_size == entry["size"]
+    require(
+        whole and _edges(path, entry["size"]) == entry["edges"],
+        f"{path} is damaged: prepare the shards again",
+        DataError,
+    )
+    with open(path, "rb") as file:
+        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return {
+        name: np.frombuffer(view, np.dtype(kind), count, offset)
+        for name, (kind, count, offset) in entry["arrays"].items()
+    }
+
+
+def _edges(path: Path, size: int) -> int:
+    """A checksum of the first and the last bytes."""
+    with open(path, "rb") as file:
+        first = file.read(EDGE)
+        file.seek(max(size - EDGE, 0))
+        return zlib.crc32(file.read(EDGE), zlib.crc32(first))
+
+
+def _hash(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

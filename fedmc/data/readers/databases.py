@@ -1,0 +1,81 @@
+"""A query against PostgreSQL or SQLite, over ADBC (extra `postgres`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fedmc.data.builder import Batch
+from fedmc.data.readers.columns import Memo, Wanted, roles, to_batch
+from fedmc.errors import DataError, require
+
+POSTGRES, SQLITE = ("postgresql://", "postgres://"), "sqlite://"
+_SQLITE_FILE = b"SQLite format 3\0"
+
+
+def is_database(source: str | Path) -> bool:
+    """A database's address, or an SQLite file."""
+    if str(source).startswith((*POSTGRES, SQLITE)):
+        return True
+    path = Path(source)
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(_SQLITE_FILE)) == _SQLITE_FILE
+
+
+def without_password(source: str) -> str:
+    """The address as it may be shown."""
+    shown = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", source)
+    return re.sub(r"(?i)(password=)[^&\s]*", r"\1***", shown)
+
+
+def read(source: str, query: str | None, wanted: Wanted) -> Iterator[Batch]:
+    """The rows a query gives, as they come."""
+    shown = without_password(source)
+    require(query is not None and query.strip() != "", f"{shown} needs a query: --query 'select ...'", DataError)
+    dbapi, address = _driver(source)
+    try:
+        with dbapi.connect(address) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            with cursor.fetch_record_batch() as reader:
+                role = roles(reader.schema.names, wanted, "the query's result")
+                memo = Memo()
+                for batch in reader:
+                    columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
+                    yield to_batch(columns, role, "the query's result", memo)
+    except dbapi.Error as error:
+        raise DataError(f"{shown}: {_clean(str(error), source)}") from None
+
+
+def _storage(column: Any) -> Any:
+    """A column without the driver's wrapping of types Arrow does not have, such as numeric."""
+    return getattr(column, "storage", column)
+
+
+def _driver(source: str) -> tuple[Any, str]:
+    """The driver's module and the address in its form."""
+    try:
+        if source.startswith(POSTGRES):
+            import adbc_driver_postgresql.dbapi as postgres
+
+            return postgres, source
+        import adbc_driver_sqlite.dbapi as sqlite
+    except ImportError:
+        raise DataError("databases need an extra: pip install 'fedmc[postgres]'") from None
+    path = source.removeprefix(SQLITE).removeprefix("/") if source.startswith(SQLITE) else source
+    if source.startswith(SQLITE + "//"):
+        path = "/" + path.lstrip("/")
+    require(Path(path).is_file(), f"there is no SQLite file {path}", DataError)
+    return sqlite, path
+
+
+def _clean(message: str, source: str) -> str:
+    """A driver's message in one line, without the password."""
+    password = urlsplit(source).password if source.startswith(POSTGRES) else None
+    for secret in {password, unquote(password)} if password else ():
+        message = message.replace(secret, "***")
+    return " ".join(without_password(message).split())

@@ -1,0 +1,220 @@
+"""Text tables: comma, tab, semicolon, bar or `::` between the fields, with or without a header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from fedmc.data.builder import Batch
+from fedmc.data.readers.columns import Memo, Roles, Wanted, roles, to_batch
+from fedmc.errors import DataError, require
+from fedmc.kernels.parsing import count_lines, has_leading_zero
+
+DELIMITERS = ("::", "\t", ",", ";", "|")
+NO_HEADER = ("user", "item", "rating", "time")
+
+
+class TextFile(NamedTuple):
+    """A file, or a member of an archive."""
+
+    name: str
+    open: Callable[[], BinaryIO]
+    path: Path | None = None  # where it lies on disk, if it does
+    size: int = 0
+
+
+class Layout(NamedTuple):
+    """How a text file is cut into fields."""
+
+    delimiter: str
+    names: list[str]
+    header: bool
+
+
+def on_disk(path: Path) -> TextFile:
+    return TextFile(str(path), lambda: open(path, "rb"), path, path.stat().st_size)
+
+
+def read(file: TextFile, wanted: Wanted) -> Iterator[Batch]:
+    """The rows of a text table."""
+    with file.open() as opened:
+        layout = sniff(opened.read(1 << 16), file.name)
+    if layout.header:
+        role = roles(layout.names, wanted, file.name)
+    else:
+        named = wanted.columns is None and wanted.group is None
+        require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
+        role = roles(layout.names, wanted, file.name)
+    memo = Memo(numbers=True)
+    lines, zeros = _scan(file)
+    rows = int(layout.header)
+    try:
+        for columns in _parse(file, layout, role, zeros):
+            rows += len(columns[role.rating])
+            yield to_batch(columns, role, file.name, memo)
+        lost = f"{file.name} has {lines:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
+        require(rows == lines, lost, DataError)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
+        _explain(file, layout, role, error)
+
+
+def sniff(head: bytes, name: str) -> Layout:
+    """The delimiter, the column names and whether they stand in the first line, from that line."""
+    first = _first_line(head)
+    require(
+        first.strip() != "",
+        f"{name} is empty or starts with a blank line: expected lines of user, item, rating",
+        DataError,
+    )
+    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= 3), None)
+    if delimiter is None:
+        raise DataError(
+            f"{name}, line 1: expected at least three fields (user, item, rating) separated by one of "
+            f"comma, tab, ';', '|' or '::', got {first[:80]!r}"
+        )
+    fields = [field.strip() for field in _split(first, delimiter)]
+    header = not _is_number(fields[2]) if len(fields) <= 4 else not any(_is_number(field) for field in fields)
+    if header:
+        return Layout(delimiter, fields, True)
+    return Layout(delimiter, [*NO_HEADER, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
+
+
+def looks_like_ratings(head: bytes, name: str) -> bool:
+    """Whether the first line is a header with user, item and rating, or starts with two ids and a rating."""
+    try:
+        layout = sniff(head, name)
+        if layout.header:
+            roles(layout.names, Wanted(), name)
+            return True
+    except DataError:
+        return False
+    fields = _split(_first_line(head), layout.delimiter)
+    return len(fields) <= 4 and all(field.isdigit() for field in (*fields[:2], *fields[3:])) and _is_number(fields[2])
+
+
+def _first_line(head: bytes) -> str:
+    return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
+
+
+def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, Any]]:
+    """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings."""
+    numbers = file.path is not None and not zeros and _starts_with_numbers(file, layout, role)
+    for kind in (pa.int32(), pa.int64()) if numbers else ():
+        try:
+            table = pacsv.read_csv(str(file.path), *_options(layout, role, kind)).to_batches()
+        except pa.ArrowInvalid:
+            continue
+        table.reverse()
+        yield from _given_back((table.pop() for _ in range(len(table))), role)
+        return
+    with file.open() as opened, pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader:
+        yield from _given_back(_gathered(reader), role)
+
+
+def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator[pa.RecordBatch]:
+    """Larger batches from small ones: the reader holds many blocks ahead, so that these must be small."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in itertools.chain(reader, [None]):
+        if batch is not None:
+            waiting.append(batch)
+        if waiting and (batch is None or sum(part.num_rows for part in waiting) >= rows):
+            yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
+            waiting = []
+
+
+def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, Any]]:
+    """The batches' columns; their memory goes back to the system as they are done with, or it would count twice."""
+    for number, batch in enumerate(batches):
+        yield dict(zip(role.names, batch.columns, strict=True))
+        if number % 8 == 0:
+            pa.default_memory_pool().release_unused()
+    pa.default_memory_pool().release_unused()
+
+
+def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22) -> tuple[Any, Any, Any]:
+    double = layout.delimiter == "::"  # read as ':' with an empty field between
+    names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
+    types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
+    if role.group is not None:
+        types.setdefault(role.group, pa.string())
+    return (
+        pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=block),
+        pacsv.ParseOptions(delimiter=layout.delimiter[0]),
+        pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
+    )
+
+
+def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
+    """Whether the first row's ids are whole numbers: if not, there is no use in trying."""
+    places = [layout.names.index(name) for name in (role.user, role.item)]
+    for number, fields in _lines(file, layout):
+        if not (layout.header and number == 1):
+            return len(fields) > max(places) and all(fields[place].strip().lstrip("-").isdigit() for place in places)
+    return False
+
+
+def _scan(file: TextFile) -> tuple[int, bool]:
+    """How many lines there are, and whether any field starts with 0 and another digit."""
+    lines, inside, zeros, before = 0, False, False, b"\n"
+    with file.open() as opened:
+        while piece := opened.read(1 << 22):
+            zeros = zeros or has_leading_zero(np.frombuffer(before + piece, np.uint8))
+            more, inside = count_lines(np.frombuffer(piece, np.uint8), inside)
+            lines, before = lines + more, piece[-2:]  # two bytes more, to see across the seam
+    return lines, zeros
+
+
+def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """The lines with their numbers, cut into fields, as Python reads them."""
+    with file.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", "replace", newline="") as text:
+        if len(layout.delimiter) == 1:
+            reader = csv.reader(text, delimiter=layout.delimiter)
+            try:
+                yield from ((reader.line_num, row) for row in reader if row)
+            except csv.Error as error:
+                raise DataError(f"{file.name}, line {reader.line_num}: {error}") from None
+        else:
+            numbered = enumerate(text, 1)
+            yield from ((number, line.rstrip("\r\n").split("::")) for number, line in numbered if line.strip())
+
+
+def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
+    """Find the line that is wrong and say what was expected there."""
+    place = layout.names.index(role.rating)
+    for number, fields in _lines(file, layout):
+        if layout.header and number == 1:
+            continue
+        where = f"{file.name}, line {number}"
+        if len(fields) != len(layout.names):
+            raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
+        if not _is_number(fields[place]):
+            raise DataError(f"{where}: the rating should be a number, got {fields[place]!r}")
+        for who in (role.user, role.item):
+            if not fields[layout.names.index(who)].strip():
+                raise DataError(f"{where}: the {who} is empty: expected an id")
+        if not np.isfinite(float(fields[place])):
+            raise DataError(f"{where}: the rating must be finite, got {fields[place]!r}: drop the line")
+    raise error if isinstance(error, DataError) else DataError(f"{file.name} cannot be read: {error}")
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    try:
+        return line.split(delimiter) if len(delimiter) > 1 else next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:
+        return []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Hold ratings out: at random, each user's last ones, those after a date, or k of each user. Never by row order.
+
+Every function gives (rest, held out); users and items stay the same in both.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.data.ratings import Ratings
+from fedmc.errors import DataError, InputError, require
+
+Array = NDArray[Any]
+
+
+def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
+    """A random share of the ratings."""
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    require(0 <= share < 1, f"the share to split off must be at least 0 and below 1, got {share}")
+    count = round(share * len(ratings))
+    held_out = np.zeros(len(ratings), bool)
+    held_out[np.random.default_rng(seed).permutation(len(ratings))[:count]] = True
+    return _divide(ratings, held_out)
+
+
+def last(ratings: Ratings, k: int) -> tuple[Ratings, Ratings]:
+    """Each user's k latest ratings (ties: the later item in the catalogue); who has k or fewer keeps them all."""
+    require(k >= 1, f"the number of last ratings must be at least 1, got {k}")
+    times = _times(ratings, "last")
+    return _divide(ratings, _top(ratings, times, k))
+
+
+def leave(ratings: Ratings, k: int, seed: int) -> tuple[Ratings, Ratings]:
+    """k random ratings of each user; who has k or fewer keeps them all."""
+    require(k >= 1, f"the number of ratings to leave out must be at least 1, got {k}")
+    return _divide(ratings, _top(ratings, np.random.default_rng(seed).permutation(len(ratings)), k))
+
+
+def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
+    """The ratings at or after a date, 2003-01-31 or with a time, in UTC."""
+    try:
+        moment = datetime.fromisoformat(date)
+    except ValueError:
+        raise InputError(f"a date looks like 2003-01-31, got {date!r}") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return _divide(ratings, _times(ratings, "date") >= moment.timestamp())
+
+
+def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
+    """A split from words: `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
+    name, _, value = words.partition(":")
+    try:
+        if name == "random":
+            return at_random(ratings, float(value), seed)
+        if name == "last":
+            return last(ratings, int(value))
+        if name == "leave":
+            return leave(ratings, int(value), seed)
+    except ValueError as error:
+        if isinstance(error, InputError | DataError):
+            raise
+        raise InputError(f"split {words!r}: {value!r} is not a number") from None
+    require(name == "date", f"unknown split {words!r}: choose random:SHARE, last:K, leave:K or date:YYYY-MM-DD")
+    return since(ratings, value)
+
+
+def needs_times(words: str) -> bool:
+    return words.startswith(("last:", "date:"))
+
+
+def _times(ratings: Ratings, name: str) -> Array:
+    require(ratings.times is not None, f"the split {name!r} needs times, and these ratings have none", DataError)
+    assert ratings.times is not None
+    return ratings.times
+
+
+def _top(ratings: Ratings, keys: Array, k: int) -> Array:
+    """The k entries of each row with the largest keys, in rows of more than k entries."""
+    rows = ratings.rows()
+    order = np.lexsort((keys, rows))
+    from_end = ratings.matrix.indptr[rows + 1] - 1 - np.arange(len(ratings))
+    chosen = np.zeros(len(ratings), bool)
+    chosen[order] = (from_end < k) & (np.diff(ratings.matrix.indptr)[rows] > k)
+    return chosen
+
+
+def _divide(ratings: Ratings, held_out: Array) -> tuple[Ratings, Ratings]:
+    require(not held_out.all(), f"the split leaves none of {len(ratings):,} ratings to train on")
+    return ratings.with_entries(~held_out), ratings.with_entries(held_out)

@@ -1,0 +1,1 @@
+"""Baselines that pool the data, experiments and comparisons."""

@@ -1,0 +1,124 @@
+"""Pooled data: alternating exact solves, the two baselines that are special cases of them, and proximal gradient."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import Shard, make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.errors import InputError
+from fedmc.problem import subproblem
+from fedmc.problem.losses import Square
+from fedmc.problem.penalties import Fixed, Penalty, l2
+from fedmc.problem.subproblem import Problem, Scaling
+from fedmc.training.rounds import scaling_of
+from fedmc.training.sampling import server_rng
+
+Array = NDArray[Any]
+
+
+class Fit(NamedTuple):
+    """Factors of both sides and the scaling that leads back to ratings."""
+
+    U: Array
+    V: Array
+    scaling: Scaling
+
+    def objective(self, shard: Shard, users: Penalty, items: Penalty) -> float:
+        """f(U, V) + R(U) + R(V) on one table."""
+        loss = subproblem.loss_value(Problem(shard.by_user, Square(), self.scaling), self.V, self.U)
+        return loss + users.value(self.U) + items.value(self.V)
+
+    def squared_error(self, held_out: sparse.csr_array) -> float:
+        return subproblem.squared_error(Problem(held_out, Square(), self.scaling), self.V, self.U)
+
+
+def als(
+    shard: Shard,
+    users: Penalty,
+    items: Penalty,
+    width: int,
+    *,
+    sweeps: int = 100,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+) -> Fit:
+    """Exact alternating solves on one table, ratings centred and scaled, until V moves less than the tolerance."""
+    data = shard.by_user.data.astype(np.float64)
+    scaling = Scaling(float(data.mean()), float(data.std()) or 1.0)
+    by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
+    numbers = [subproblem.solvable(Square(), penalty, width) for penalty in (users, items)]
+    if numbers[0] is None or numbers[1] is None:
+        raise InputError("pooled alternating solves need separable penalties")
+    dtype = shard.by_user.dtype
+    V = items.prox(server_rng(seed).normal(0, 0.3, (shard.by_user.shape[1], width)), 0.0).astype(dtype)
+    U = np.zeros((shard.by_user.shape[0], width), dtype)
+    for _ in range(sweeps):
+        before = V
+        U = subproblem.exact(by_user, V, U, numbers[0])
+        V = subproblem.exact(by_item, U, V, numbers[1])
+        if np.linalg.norm(V - before) <= tolerance * np.linalg.norm(V):
+            break
+    return Fit(subproblem.exact(by_user, V, U, numbers[0]), V, scaling)
+
+
+def proximal_gradient(
+    shard: Shard, users: Penalty, items: Penalty, V: Array, scaling: Scaling, *, sweeps: int = 5000, steps: int = 10
+) -> Fit:
+    """Alternating proximal gradient on one table from V, `steps` of 1/L a half, until the factors stand still."""
+    by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
+    U = subproblem.minimise(by_user, V, users.prox(np.zeros((len(shard.users), V.shape[1]), V.dtype), 0.0), users)
+    for _ in range(sweeps):
+        before = U, V
+        V = subproblem.prox_steps(by_item, U, V, items, steps)
+        U = subproblem.prox_steps(by_user, V, U, users, steps)
+        if all(np.allclose(new, old, rtol=1e-10, atol=1e-12) for new, old in zip((U, V), before, strict=True)):
+            break
+    return Fit(U, V, scaling)
+
+
+def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
+    """Test RMSE of the same model with all tables in one place."""
+    shard = _whole(train, test, settings.dtype)
+    return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
+
+
+def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 200) -> float:
+    """Test RMSE of pooled proximal gradient from V, after so many sweeps of N steps a half."""
+    shard = _whole(train, test, settings.dtype)
+    data = shard.by_user.data.astype(np.float64)
+    scaling = scaling_of(float(data.mean()), float(data.var()), settings)
+    penalties = settings.penalties(1)
+    fit = proximal_gradient(shard, *penalties, V, scaling, sweeps=sweeps, steps=settings.inner_steps)
+    return _rmse([(fit, shard)])
+
+
+def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:
+    """Test RMSE when every client trains on its own table only."""
+    shards = make_shards(train, owner, settings.dtype, test)
+    penalties = settings.penalties(1)
+    return _rmse([(als(shard, *penalties, settings.width, seed=settings.seed), shard) for shard in shards])
+
+
+def bias_rmse(train: Ratings, test: Ratings, weight: float = 4.0) -> float:
+    """Test RMSE of mean + user bias + item bias: user row [1, b_user], item row [b_item, 1].
+
+    The weight is about the best on validation ratings of four data sets (docs/algorithm.md).
+    """
+    shard = _whole(train, test, "float64")
+    return _rmse([(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)])
+
+
+def _whole(train: Ratings, test: Ratings, dtype: str) -> Shard:
+    return make_shards(train, np.zeros(len(train.users), np.int64), dtype, test)[0]
+
+
+def _rmse(fits: list[tuple[Fit, Shard]]) -> float:
+    errors = [(fit.squared_error(shard.test), shard.test.nnz) for fit, shard in fits if shard.test is not None]
+    total, count = np.sum(errors, axis=0)
+    return float(np.sqrt(total / count))

@@ -1,0 +1,166 @@
+"""From a study to a folder of outcomes. Each (case, seed) is a file that appears whole: a killed run goes on there.
+
+study.json        what is run            outcomes/CASE-SEED.json   one run each
+curves.csv        every measured round   summary.csv, summary.json   by method, over seeds    times.csv   seconds
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.data import partition, splits
+from fedmc.data.datasets import load_source
+from fedmc.data.files import write_whole
+from fedmc.data.partition import make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.errors import Diverged, InputError
+from fedmc.evaluation import pooled
+from fedmc.evaluation.study import Case, Study
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds, start_items
+from fedmc.training.simulation import warm_up
+
+Array = NDArray[Any]
+
+MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
+
+
+class Parts(NamedTuple):
+    """The split and the clients of one seed, the same for every case."""
+
+    train: Ratings
+    test: Ratings
+    owner: Array
+
+
+class Outcome(NamedTuple):
+    """One case under one seed: its measured rounds, or a single row without a round where nothing is federated."""
+
+    label: str
+    method: str
+    seed: int
+    key: str
+    rows: list[dict[str, Any]]
+    diverged: str | None
+
+
+def run(
+    study: Study,
+    folder: Path,
+    on_case: Callable[[str, int, bool], None] = lambda label, seed, done: None,
+    on_round: Callable[[int], None] = lambda number: None,
+) -> list[Outcome]:
+    """Run what is not there yet; gives all outcomes in the study's order."""
+    _claim(folder, study)
+    group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
+    ratings = load_source(study.source, group=group, times=splits.needs_times(study.test))
+    fingerprint = fingerprint_of(ratings)
+    outcomes = []
+    parts: dict[int, Parts] = {}
+    for case, seed in itertools.product(study.cases, study.seeds):
+        on_case(case.label, seed, False)
+        path = folder / "outcomes" / f"{_file_name(case.label)}-{seed}.json"
+        key = study.key(case, seed, fingerprint)
+        outcome = _load(path, key)
+        if outcome is None:
+            if seed not in parts:
+                owner = partition.parse(study.partition, ratings, study.clients, seed)
+                parts[seed] = Parts(*splits.parse(study.test, ratings, seed), owner)
+            outcome = run_case(study, case, seed, key, parts[seed], on_round)
+            write_whole(path, json.dumps(outcome._asdict()).encode())
+        outcomes.append(outcome)
+        on_case(case.label, seed, True)
+    return outcomes
+
+
+def run_case(
+    study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: Callable[[int], None] = lambda number: None
+) -> Outcome:
+    settings = case.settings(seed, study.active)
+    if case.central:
+        began = time.perf_counter()
+        rmse = _central_rmse(case, parts, settings)
+        row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
+        return Outcome(case.label, case.method, seed, key, [row], None)
+    shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
+    warm_up(settings, settings.dtype)
+    rows: list[dict[str, Any]] = []
+    seconds, up, down, diverged = 0.0, 0, 0, None
+    running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)
+    try:
+        for round in itertools.islice(running, study.rounds + 1):
+            seconds, up, down = seconds + round.seconds, up + round.bytes_up, down + round.bytes_down
+            if round.diagnostics.objective is not None:
+                measured = {name: getattr(round.diagnostics, name) for name in MEASURES}
+                rows.append({"round": round.number, "seconds": seconds, "up": up, "down": down} | measured)
+            on_round(round.number)
+    except Diverged as error:
+        diverged = str(error)
+    return Outcome(case.label, case.method, seed, key, rows, diverged)
+
+
+def _central_rmse(case: Case, parts: Parts, settings: Any) -> float:
+    if case.method == "pooled":
+        return pooled.pooled_rmse(parts.train, parts.test, settings)
+    if case.method == "alone":
+        return pooled.alone_rmse(parts.train, parts.test, parts.owner, settings)
+    if case.method == "biases":
+        return pooled.bias_rmse(parts.train, parts.test)
+    return pooled.proximal_rmse(parts.train, parts.test, settings, start_items(len(parts.train.items), settings))
+
+
+def fingerprint_of(ratings: Ratings) -> str:
+    """The ratings' hash, so that outcomes of other data are not taken for these."""
+    matrix = ratings.matrix
+    digest = hashlib.sha256()
+    for array in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data.astype(np.float64)):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def load(folder: Path) -> tuple[Study, list[Outcome]]:
+    """A finished (or half-finished) comparison."""
+    try:
+        study = Study.from_dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
+        files = sorted((folder / "outcomes").glob("*.json"))
+        outcomes = [Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{folder} is not a comparison: {error}") from None
+    order = {case.label: place for place, case in enumerate(study.cases)}
+    known = [outcome for outcome in outcomes if outcome.label in order and outcome.seed in study.seeds]
+    return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
+
+
+def _claim(folder: Path, study: Study) -> None:
+    """Make the folder, or go on in one that holds the same study."""
+    path = folder / "study.json"
+    words = json.dumps(study.to_dict(), indent=1)
+    if path.exists():
+        if json.loads(path.read_text(encoding="utf-8")) != study.to_dict():
+            raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
+    (folder / "outcomes").mkdir(parents=True, exist_ok=True)
+    write_whole(path, words.encode())
+
+
+def _load(path: Path, key: str) -> Outcome | None:
+    if not path.exists():
+        return None
+    outcome = Outcome(**json.loads(path.read_text(encoding="utf-8")))
+    return outcome if outcome.key == key else None
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")

@@ -1,0 +1,119 @@
+"""Tables out of outcomes: curves by round, a summary by method. Seconds stand apart: they are never the same twice."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmc.data.files import write_whole
+from fedmc.evaluation.runner import MEASURES, Outcome
+from fedmc.evaluation.study import Study
+
+WITHIN = 0.01  # of the pooled RMSE
+
+
+class Line(NamedTuple):
+    """A method over its seeds."""
+
+    method: str
+    seeds: int
+    test_rmse: float  # mean at the end
+    spread: float  # standard deviation over seeds
+    gap: float | None  # to pooled, in percent
+    objective: float | None
+    rounds_to_1pc: float | None  # mean over seeds; None where a seed did not get there
+    megabytes_to_1pc: float | None
+    megabytes: float | None
+    seconds_to_1pc: float | None
+    seconds: float
+    diverged: int
+
+
+def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:
+    """curves.csv, summary.csv and summary.json, times.csv."""
+    lines = summary(study, outcomes)
+    curves = [("method", "seed", "round", "bytes_up", "bytes_down", *MEASURES)]
+    times: list[tuple[Any, ...]] = [("method", "seed", "round", "seconds")]
+    for outcome in outcomes:
+        for row in outcome.rows:
+            measured = [row.get(name) for name in MEASURES]
+            curves.append((outcome.label, outcome.seed, row["round"], row.get("up"), row.get("down"), *measured))
+            times.append((outcome.label, outcome.seed, row["round"], row["seconds"]))
+    write_whole(folder / "curves.csv", _csv(curves))
+    write_whole(folder / "times.csv", _csv(times))
+    timeless = [name for name in Line._fields if not name.startswith("seconds")]
+    write_whole(
+        folder / "summary.csv", _csv([timeless, *([getattr(line, name) for name in timeless] for line in lines)])
+    )
+    write_whole(folder / "summary.json", json.dumps([line._asdict() for line in lines], indent=1).encode())
+    return lines
+
+
+def summary(study: Study, outcomes: Sequence[Outcome]) -> list[Line]:
+    """A line for each method, in the study's order."""
+    pooled = {outcome.seed: _end(outcome, "test_rmse") for outcome in outcomes if outcome.method == "pooled"}
+    return [
+        _line([outcome for outcome in outcomes if outcome.label == case.label], pooled)
+        for case in study.cases
+        if any(outcome.label == case.label for outcome in outcomes)
+    ]
+
+
+def _line(outcomes: Sequence[Outcome], pooled: dict[int, float]) -> Line:
+    ends = np.array([_end(outcome, "test_rmse") for outcome in outcomes], float)
+    objectives = [_end(outcome, "objective") for outcome in outcomes]
+    federated = outcomes[0].rows[0]["round"] is not None if outcomes[0].rows else True
+    marks = [pooled.get(outcome.seed) for outcome in outcomes]
+    gap = None
+    reached: list[dict[str, Any] | None] = [None]
+    if all(mark is not None for mark in marks):
+        gap = float(100 * np.mean(ends / np.array(marks, float) - 1))
+        if federated:
+            pairs = zip(outcomes, marks, strict=True)
+            reached = [_reach(outcome, mark) for outcome, mark in pairs if mark is not None]
+    sizes = [(outcome.rows[-1]["up"] + outcome.rows[-1]["down"]) / 1e6 for outcome in outcomes if federated]
+    return Line(
+        outcomes[0].label,
+        len(outcomes),
+        float(np.mean(ends)),
+        float(np.std(ends)),
+        gap,
+        None if None in objectives else float(np.mean(objectives)),
+        _mean(reached, "round"),
+        _mean(reached, "megabytes"),
+        float(np.mean(sizes)) if sizes else None,
+        _mean(reached, "seconds"),
+        float(np.mean([outcome.rows[-1]["seconds"] for outcome in outcomes])),
+        sum(outcome.diverged is not None for outcome in outcomes),
+    )
+
+
+def _end(outcome: Outcome, name: str) -> Any:
+    return outcome.rows[-1].get(name)
+
+
+def _reach(outcome: Outcome, mark: float) -> dict[str, Any] | None:
+    """The first round from which on the test RMSE stays within 1 % of the mark."""
+    above = [place for place, row in enumerate(outcome.rows) if not row["test_rmse"] <= mark * (1 + WITHIN)]
+    first = above[-1] + 1 if above else 0
+    if first >= len(outcome.rows):
+        return None
+    row = outcome.rows[first]
+    return row | {"megabytes": (row["up"] + row["down"]) / 1e6}
+
+
+def _mean(rows: Sequence[dict[str, Any] | None], name: str) -> float | None:
+    values = [row[name] for row in rows if row is not None]
+    return float(np.mean(values)) if len(values) == len(rows) else None
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["" if v is None else v for v in row] for row in rows])
+    return text.getvalue().encode()

@@ -1,0 +1,28 @@
+"""The ServerApp: reads from a folder what the run is about, runs it, and keeps a checkpoint before each next round."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid import http_grid
+
+from fedmc.federation.flower.transport import FlowerTransport
+from fedmc.federation.server.running import RunFolder, conduct
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    folder = RunFolder(Path(str(context.run_config["folder"])))
+    plan = folder.plan()
+    # Flower waits up to two hours for the rest of a reply whose sender died; one that is asked again is quicker.
+    quick: dict[str, Any] = {"max_time": max(plan.patience / 3, 1.0), "initial_backoff": 0.1, "backoff_cap": 1.0}
+    vars(http_grid)["pull_objects"] = partial(pull_objects, **quick)
+    transport = FlowerTransport(grid, plan.nodes, plan.patience, on_look=folder.on_look)
+    conduct(folder, transport)

@@ -1,0 +1,203 @@
+"""Flower's SuperLink as `fedmc server start` runs it, and the few things that are asked of it.
+
+It listens on loopback only: whoever reaches its port may start runs. Nodes come in through the `gate`. Run-time
+installs, telemetry and update checks are off. Everything here goes through Flower's documented commands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedmc.data.files import write_whole
+from fedmc.errors import DataError, FedmcError, InputError
+from fedmc.federation.setup.layout import ServerConfig
+
+NAME = "fedmc"  # of the connection in Flower's config.toml
+BUNDLE = Path(__file__).parent / "bundle"
+LOOPBACK = "127.0.0.1"
+
+
+class LinkError(FedmcError):
+    """The SuperLink is not there, or does not do what was asked."""
+
+
+def environment(config: ServerConfig) -> dict[str, str]:
+    scripts = str(Path(sys.executable).parent)
+    quiet = {
+        "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "FLWR_HOME": str(_home(config)), "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+    }  # fmt: skip
+    return os.environ | quiet
+
+
+class Link:
+    """A running SuperLink, ended with the process that started it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        home = _home(config)
+        home.mkdir(mode=0o700, exist_ok=True)
+        self.port = config.control_port or free_port()
+        if answers(LOOPBACK, self.port):
+            raise InputError(
+                f"port {self.port} is taken: is this server running already? (control_port in config.toml)"
+            )
+        certificate = config.path("ca.crt").resolve()
+        text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{LOOPBACK}:{self.port}"\n'
+        (home / "config.toml").write_text(text + f'root-certificates = "{certificate}"\n', encoding="utf-8")
+        if not self._noted.exists():  # the last start did not get that far: begin anew
+            for path in config.folder.glob("superlink.db*"):
+                path.unlink()
+        with open(config.path("superlink.log"), "ab") as log:
+            self.process = subprocess.Popen(
+                self._command(), env=environment(config), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True, preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )  # fmt: skip
+        try:
+            self._await()
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def _database(self) -> Path:
+        return self.config.path("superlink.db")
+
+    def _command(self) -> list[str]:
+        path = self.config.path
+        return [
+            str(Path(sys.executable).parent / "flower-superlink"), "--host", LOOPBACK, "--port", str(self.port),
+            "--ssl-ca-certfile", str(path("ca.crt")), "--ssl-certfile", str(path("server.pem")),
+            "--ssl-keyfile", str(path("server.key")), "--enable-supernode-auth", "--database", str(self._database),
+            "--disable-runtime-dependency-installation",
+        ]  # fmt: skip
+
+    def _await(self, seconds: float = 60) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                break
+            if answers(LOOPBACK, self.port):
+                for name in ("superlink.db", "superlink.log"):
+                    if self.config.path(name).exists():
+                        os.chmod(self.config.path(name), 0o600)
+                return
+            time.sleep(0.1)
+        raise LinkError(f"Flower's SuperLink did not start: see {self.config.path('superlink.log')}")
+
+    def register(self) -> dict[str, int]:
+        """Flower's node id of each organisation; keys that it does not know yet are made known to it."""
+        known = json.loads(self._noted.read_text(encoding="utf-8")) if self._noted.exists() else {}
+        found = {name: self._key(name) for name in self.config.organisations}
+        missing = [name for name, key in found.items() if known.get(name, ["", ""])[1] != key]
+        with ThreadPoolExecutor(4) as pool:
+            nodes = dict(zip(missing, pool.map(self._register, missing), strict=True))
+        known |= {name: [node, found[name]] for name, node in nodes.items()}
+        write_whole(self._noted, json.dumps(known).encode())
+        return registered(self.config)
+
+    @property
+    def _noted(self) -> Path:
+        return self.config.path("nodes") / "registered.json"
+
+    def _key(self, name: str) -> str:
+        path = self.config.path("nodes") / f"{name}.pub"
+        if not path.is_file():
+            raise DataError(f"there is no public key {path} of {name}")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def _register(self, name: str) -> int:
+        key = self.config.path("nodes") / f"{name}.pub"
+        return int(flwr(self.config, "supernode", "register", str(key), NAME, "--name", name)["node-id"])
+
+    def end(self) -> None:
+        """With all that it started."""
+        for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+                return
+
+
+def flwr(config: ServerConfig, *command: str) -> dict[str, Any]:
+    """One of Flower's own commands, and what it says."""
+    words = [str(Path(sys.executable).parent / "flwr"), *command, "--format", "json"]
+    try:
+        done = subprocess.run(words, env=environment(config), capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"`flwr {command[0]}` did not end within a minute") from None
+    said = done.stdout[done.stdout.find("{") :]
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        raise LinkError(f"`flwr {' '.join(command[:2])}` failed: {(done.stderr or done.stdout).strip()}") from None
+    if done.returncode or not found.get("success", True):
+        raise LinkError(f"`flwr {' '.join(command[:2])}` failed: {found.get('error-message', said).strip()}")
+    return found
+
+
+def control_port(config: ServerConfig) -> int:
+    """Where the running SuperLink listens; an error with the cure if none does."""
+    path = _home(config) / "config.toml"
+    port = 0
+    if path.is_file():
+        port = int(path.read_text(encoding="utf-8").partition(f"{LOOPBACK}:")[2].partition('"')[0])
+    if not port or not answers(LOOPBACK, port):
+        raise LinkError(f"the server of {config.folder} is not running: `fedmc server start {config.folder}` first")
+    return port
+
+
+def run(config: ServerConfig, folder: Path) -> int:
+    """Start the ServerApp on a run's folder; Flower's id of it."""
+    control_port(config)
+    return int(flwr(config, "run", str(BUNDLE), NAME, "-c", f'folder="{folder.resolve()}"')["run-id"])
+
+
+def registered(config: ServerConfig) -> dict[str, int]:
+    """Flower's node id of each organisation, as the server noted it when it started."""
+    path = config.path("nodes") / "registered.json"
+    try:
+        return {name: int(node) for name, (node, _) in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError):
+        raise LinkError(f"{path} is not there: `fedmc server start {config.folder}` writes it") from None
+
+
+def online(config: ServerConfig) -> dict[str, str]:
+    """What Flower says of each organisation's node: online, offline, registered."""
+    control_port(config)
+    states = {str(node["node-id"]): str(node["status"]) for node in flwr(config, "supernode", "list", NAME)["nodes"]}
+    return {name: states.get(str(node), "unknown") for name, node in registered(config).items()}
+
+
+def answers(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        return probe.connect_ex((host, port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _home(config: ServerConfig) -> Path:
+    return config.folder.resolve() / "flower"
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it dies, however it dies."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)

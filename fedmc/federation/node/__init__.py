@@ -1,0 +1,1 @@
+"""One organisation's side: its node, what the node refuses, and its durable store."""

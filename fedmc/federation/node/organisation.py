@@ -1,0 +1,101 @@
+"""An organisation's node folder, opened: keys, catalogue, ratings and state, each checked before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.data.prepare import Plan, read_parts, write_prepared
+from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
+from fedmc.errors import DataError, require
+from fedmc.federation.node.node import Node
+from fedmc.federation.node.secagg_member import Identity
+from fedmc.federation.node.store import Store
+from fedmc.federation.setup import keys
+from fedmc.federation.setup.identities import identity_of
+from fedmc.federation.setup.layout import NodeConfig
+from fedmc.federation.wire import Request
+from fedmc.model import Model
+from fedmc.privacy.dp.ledger import Ledger
+from fedmc.training.simulation import pattern
+
+Array = NDArray[Any]
+
+
+class Opened(NamedTuple):
+    """What a node needs; `ratings` names their content."""
+
+    prepared: Prepared
+    ratings: str
+    keys: Any
+    report: str | None
+    identity: Identity | None
+
+
+def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
+    """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
+    pair = keys.load_node_keys(config.path("node.key"))
+    hidden = any("secagg" in one for one in config.accept)
+    identity = identity_of(config.folder, config.organisation, config.min_cohort) if hidden else None
+    keys.check_certificate(config.path("ca.crt"))
+    catalogue = config.catalogue()
+    source, report = Path(config.source), None
+    if not source.is_absolute() and (config.folder / source).exists():
+        source = config.folder / source
+    if not is_prepared(source):
+        kept = config.path("shard")
+        if reread or not is_prepared(kept):
+            report = _prepare(config, kept, str(source) if source.exists() else config.source)
+        source = kept
+    verify(source)
+    prepared = open_prepared(source)
+    require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
+    require(
+        prepared.catalogue.hash == catalogue.hash,
+        f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: prepare it again",
+        DataError,
+    )
+    name = hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
+    return Opened(prepared, name, pair, report, identity)
+
+
+def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
+    columns = tuple(config.columns.split(",")) if config.columns else None
+    plan = Plan(
+        source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
+        config.test, seed=config.seed,
+    )  # fmt: skip
+    parts = read_parts(plan)
+    write_prepared(path, parts, overwrite=True)
+    os.chmod(path, 0o700)
+    return parts.report
+
+
+def ledger_of(config: NodeConfig) -> Ledger:
+    """What was released about these ratings, over all runs and restarts."""
+    return Ledger(config.path("ledger.sqlite"), config.epsilon, config.delta)
+
+
+def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
+    """The node of an opened folder; at the end of a run it writes the organisation's model."""
+    shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
+
+    def on_finish(request: Request, U: Array) -> None:
+        cast, items = request.cast, opened.prepared.catalogue.items
+        seen: sparse.csr_array = pattern(shard.by_user)
+        model = Model(items, cast.V, users, U, seen, cast.scaling, cast.settings, cast.clients)
+        kept = config.path("models")
+        kept.mkdir(mode=0o700, exist_ok=True)
+        for path in (kept / f"{request.run}.npz", config.path("model.npz")):
+            model.save(path)
+            os.chmod(path, 0o600)
+
+    return Node(
+        shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
+        identity=opened.identity, accepted=config.accept, ledger=ledger_of(config) if config.epsilon else None,
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""A node's state on disk, one SQLite file: what the server has counted (committed) and what it may have (pending).
+
+A contribution is written here, state and reply together in one transaction, before its reply leaves. So whatever dies
+and whenever, the node can say the same again, and knows by the server's word which of its two states is the true one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmc.algorithms.client import ClientState, Fitted, Tied, TiedRated
+from fedmc.algorithms.private import Users
+from fedmc.errors import DataError, FedmcError
+from fedmc.federation.wire import NEVER, from_bytes, to_bytes
+from fedmc.training.fixed_point import Counted
+
+KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted, "Users": Users}
+WHOLE = "whole numbers"  # beside the fields of the state inside
+FORMAT = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS states (
+    run TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('committed', 'pending')),
+    round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
+    PRIMARY KEY (run, kind)
+);
+CREATE TABLE IF NOT EXISTS revealed (words TEXT PRIMARY KEY, survivors TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ended (run TEXT PRIMARY KEY, status TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
+"""
+
+
+class BusyError(FedmcError):
+    """Another process holds the state."""
+
+
+class Entry(NamedTuple):
+    round: int
+    state: ClientState | None
+    key: str | None = None  # of the request that made it
+    reply: bytes | None = None
+
+
+NOTHING = Entry(NEVER, None)
+
+
+class Store:
+    """Opened by one process at a time; the folder is the organisation's own (0700)."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DataError(f"cannot use the state folder {self.folder}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise BusyError(f"{self.folder} is in use by another process of this organisation") from None
+        self._open()
+
+    def _open(self) -> None:
+        path = self.folder / "state.sqlite"
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            os.chmod(path, 0o600)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its pages do not hang together")
+            self._database.executescript(SCHEMA)
+            found = self._database.execute("SELECT format FROM about").fetchone()
+            if found is None:
+                self._database.execute("INSERT INTO about VALUES (?)", (FORMAT,))
+            elif found[0] != FORMAT:
+                raise DataError(f"{path} has format {found[0]}, this fedmc reads {FORMAT}")
+        except (sqlite3.Error, OSError) as error:
+            os.close(self._lock)
+            raise DataError(f"{path} cannot be used: {error}. Restore it, or leave the run and join anew") from None
+
+    def begun_with(self, run: str, ratings: str, settings: str) -> tuple[str, str]:
+        """The ratings and settings that a run began with here: these, if this is its first message."""
+        with self._errors():
+            self._database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (run, ratings, settings))
+            found = self._database.execute("SELECT ratings, settings FROM runs WHERE run = ?", (run,)).fetchone()
+        return str(found[0]), str(found[1])
+
+    def get(self, run: str, kind: str) -> Entry:
+        """The committed or the pending entry of a run; NOTHING where there is none."""
+        with self._errors():
+            row = self._database.execute(
+                "SELECT round, state, key, reply FROM states WHERE run = ? AND kind = ?", (run, kind)
+            ).fetchone()
+        if row is None:
+            return NOTHING
+        number, state, key, reply = row
+        try:
+            return Entry(number, _load(state), key, reply)
+        except (DataError, TypeError, KeyError) as error:
+            raise DataError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
+
+    def hold(self, run: str, entry: Entry) -> None:
+        """Keep an entry as pending, in place of what was."""
+        with self._transaction():
+            self._put(run, "pending", entry)
+
+    def promote(self, run: str, state: ClientState | None = None) -> None:
+        """The pending entry was counted: it is the committed one now, with this state if there is another."""
+        with self._transaction():
+            if state is not None:
+                self._database.execute(
+                    "UPDATE states SET state = ? WHERE run = ? AND kind = 'pending'", (_dump(state), run)
+                )
+            self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'committed'", (run,))
+            self._database.execute(
+                "UPDATE states SET kind = 'committed', key = NULL, reply = NULL WHERE run = ? AND kind = 'pending'",
+                (run,),
+            )
+
+    def drop(self, run: str) -> None:
+        """The pending entry was not counted: it never was."""
+        with self._transaction():
+            self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
+
+    def revealed(self, words: str) -> tuple[int, ...] | None:
+        """Among whom words (by their hash) were once in a sum that may have been seen, in whatever run."""
+        with self._errors():
+            row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (words,)).fetchone()
+        return None if row is None else tuple(int(member) for member in row[0].split())
+
+    def reveal(self, words: str, survivors: tuple[int, ...]) -> None:
+        with self._transaction():
+            listed = " ".join(map(str, survivors))
+            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?)", (words, listed))
+
+    def ended(self, run: str) -> str | None:
+        """The status that a run ended with here, for good."""
+        with self._errors():
+            row = self._database.execute("SELECT status FROM ended WHERE run = ?", (run,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def end(self, run: str, status: str) -> None:
+        with self._transaction():
+            self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (run, status))
+
+    def close(self) -> None:
+        self._database.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _put(self, run: str, kind: str, entry: Entry) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?)",
+            (run, kind, entry.round, entry.key, _dump(entry.state), entry.reply),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise DataError(f"cannot use the state in {self.folder}: {error}") from None
+
+
+def _dump(state: Any) -> bytes:
+    inner = state.inner if isinstance(state, Counted) else state
+    arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
+    if isinstance(state, Counted):
+        arrays[WHOLE] = state.whole
+    return to_bytes(arrays, {"kind": type(inner).__name__})
+
+
+def _load(content: bytes) -> Any:
+    arrays, words = from_bytes(content)
+    whole = arrays.pop(WHOLE, None)
+    inner = KINDS[words["kind"]](**arrays)
+    return inner if whole is None else Counted(inner, whole)

@@ -1,0 +1,143 @@
+"""The messages of secure aggregation on the wire: each stage's arrays, and nothing beside them but who, which and what.
+
+The first stage travels with the request itself (`Invitation`); the others are small messages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmc.errors import DataError
+from fedmc.federation.wire import OK, Request, from_bytes, to_bytes
+from fedmc.privacy.secagg import crypto
+from fedmc.privacy.secagg.protocol import Advert, Revealed, Session
+from fedmc.training.fixed_point import length_of
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+KEY, SIGNATURE = 32, 64
+SEALED = 2 * crypto.SHARE + 16  # two shares, and AES-GCM's tag
+FOLLOWING = ("share", "mask", "confirm", "reveal")  # the stages after "advertise"
+
+
+class Stage(NamedTuple):
+    """One message of a stage, a question or its answer."""
+
+    token: str  # of the session
+    client: int
+    stage: str
+    arrays: Arrays
+    status: str = OK
+
+
+def session_of(request: Request, items: int) -> Session:
+    """As both sides work it out. All that members are asked is part of its name, and so of every key and signature:
+    a server that asks one of them something else has no session with it."""
+    cast, invitation = request.cast, request.invitation
+    assert invitation is not None
+    name = f"{request.run}/{cast.task}/{invitation.token}/{request.common}"
+    return Session(name, cast.round, invitation.cohort, invitation.threshold, length_of(cast, items))
+
+
+def encode_stage(stage: Stage) -> bytes:
+    words = {"token": stage.token, "client": stage.client, "stage": stage.stage, "status": stage.status}
+    return to_bytes(stage.arrays, words)
+
+
+def decode_stage(arrays: Arrays, words: dict[str, Any]) -> Stage:
+    try:
+        return Stage(str(words["token"]), int(words["client"]), str(words["stage"]), arrays, str(words["status"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"not a stage of this protocol: {error}") from None
+
+
+def read_stage(content: bytes) -> Stage:
+    return decode_stage(*from_bytes(content))
+
+
+def from_adverts(adverts: list[Advert]) -> Arrays:
+    return {
+        "members": np.array([advert.member for advert in adverts], np.int64),
+        "new": np.array([advert.new for advert in adverts], np.uint8),
+        "seal": _rows([advert.seal_key for advert in adverts], KEY),
+        "mask": _rows([advert.mask_key for advert in adverts], KEY),
+        "promises": _rows([advert.promise for advert in adverts], KEY),
+        "signatures": _rows([advert.signature for advert in adverts], SIGNATURE),
+    }
+
+
+def to_adverts(arrays: Arrays) -> list[Advert]:
+    members = _numbers(arrays, "members")
+    count = len(members)
+    new = _bytes_of(arrays, "new", count)
+    seal, mask, promises = (_contents(arrays, name, count, KEY) for name in ("seal", "mask", "promises"))
+    signatures = _contents(arrays, "signatures", count, SIGNATURE)
+    flags = [flag != 0 for flag in new]
+    return [Advert(*one) for one in zip(members, seal, mask, signatures, flags, promises, strict=True)]
+
+
+def from_table(table: Mapping[int, bytes], size: int, name: str = "members") -> Arrays:
+    return {name: np.array(list(table), np.int64), f"{name}_contents": _rows(list(table.values()), size)}
+
+
+def to_table(arrays: Arrays, size: int, name: str = "members") -> dict[int, bytes]:
+    members = _numbers(arrays, name)
+    if len(set(members)) != len(members):
+        raise DataError("a member comes twice")
+    return dict(zip(members, _contents(arrays, f"{name}_contents", len(members), size), strict=True))
+
+
+def from_revealed(revealed: Revealed) -> Arrays:
+    size = crypto.SHARE
+    return from_table(revealed.of_survivors, size, "survivors") | from_table(revealed.of_lost, size, "lost")
+
+
+def to_revealed(member: int, arrays: Arrays) -> Revealed:
+    size = crypto.SHARE
+    return Revealed(member, to_table(arrays, size, "survivors"), to_table(arrays, size, "lost"))
+
+
+def from_members(members: tuple[int, ...]) -> Arrays:
+    return {"members": np.array(members, np.int64)}
+
+
+def to_members(arrays: Arrays) -> tuple[int, ...]:
+    return tuple(_numbers(arrays, "members"))
+
+
+def to_signature(arrays: Arrays) -> bytes:
+    return _contents(arrays, "signature", 1, SIGNATURE)[0]
+
+
+def from_signature(signature: bytes) -> Arrays:
+    return {"signature": _rows([signature], SIGNATURE)}
+
+
+def _rows(contents: list[bytes], size: int) -> Array:
+    return np.frombuffer(b"".join(contents), np.uint8).reshape(len(contents), size)
+
+
+def _numbers(arrays: Arrays, name: str) -> list[int]:
+    found = arrays.get(name)
+    if found is None or found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
+        raise DataError(f"{name} are no members")
+    return [int(number) for number in found]
+
+
+def _contents(arrays: Arrays, name: str, count: int, size: int) -> list[bytes]:
+    found = arrays.get(name)
+    if found is None or found.dtype != np.uint8 or found.shape != (count, size):
+        raise DataError(f"{name} must be {count} times {size} bytes")
+    return [row.tobytes() for row in found]
+
+
+def _bytes_of(arrays: Arrays, name: str, count: int) -> list[int]:
+    found = arrays.get(name)
+    if found is None or found.dtype != np.uint8 or found.shape != (count,):
+        raise DataError(f"{name} must be {count} bytes")
+    return [int(value) for value in found]

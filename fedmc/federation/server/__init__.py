@@ -1,0 +1,1 @@
+"""The server's side: the engine that asks nodes, secure-aggregation sessions, checkpoints and runs."""

@@ -1,0 +1,193 @@
+"""A training run of a federation as a folder at the server, and how it is conducted: begun, resumed, stopped, ended.
+
+plan.json       what the run is about; written once
+server.npz      the checkpoint; written before each next round begins
+history.jsonl   a line a round
+status.json     what a person wants to know: the round, who is there, who is late or lost
+stop            asks the run to stop
+lock            held by the process that conducts the run
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedmc.algorithms.settings import Settings
+from fedmc.data.files import write_whole
+from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.federation.server import checkpoint
+from fedmc.federation.server.checkpoint import Checkpoint
+from fedmc.federation.server.engine import FederatedEngine, Transport
+from fedmc.training.rounds import Begun, rounds
+
+
+class StoppedError(FedmcError):
+    """Somebody asked the run to stop."""
+
+
+class RunPlan(NamedTuple):
+    run: str  # its id, by which nodes know it
+    settings: Settings
+    organisations: list[str]
+    nodes: list[int]  # Flower's id of each organisation's node
+    catalogue: str  # hash
+    items: int
+    rounds: int
+    measure_every: int
+    patience: float  # seconds that a round waits for those who are late
+    quorum: int
+    identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names: list[str] = []
+
+    def write_plan(self, plan: RunPlan) -> None:
+        self.path.mkdir(parents=True, mode=0o700)
+        words = plan._asdict() | {"settings": plan.settings.to_dict()}
+        write_whole(self.path / "plan.json", json.dumps(words, indent=1).encode())
+
+    def plan(self) -> RunPlan:
+        try:
+            words = json.loads((self.path / "plan.json").read_text(encoding="utf-8"))
+            plan = RunPlan(**words | {"settings": Settings(**words["settings"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{self.path} is not the folder of a run: {error}") from None
+        self._names = plan.organisations
+        return plan
+
+    def status(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = {"round": 0} | json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {"state": "not begun", "round": 0}
+        if found["state"] == "running" and not self.locked():
+            found |= {"state": "broken off", "why": "the process that conducted it died: resume it"}
+        return found
+
+    def say(self, **words: Any) -> None:
+        """Change the status."""
+        try:
+            old = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            old = {}
+        write_whole(self.path / "status.json", json.dumps(old | words | {"at": time.time()}).encode())
+
+    def on_look(self, online: set[int], waiting: set[int]) -> None:
+        """Heard from the transport, once a second: who is there, and who has yet to answer."""
+        self.check_stop()
+        names = self._names
+        there, late = [names[k] for k in sorted(online)], [names[k] for k in sorted(waiting)]
+        self.say(online=there, waiting=late)
+
+    def history(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            with suppress(ValueError):  # a line that was being written when its process was killed
+                found.append(json.loads(line))
+        return found
+
+    def ask_to_stop(self) -> None:
+        (self.path / "stop").touch()
+
+    def check_stop(self) -> None:
+        if (self.path / "stop").exists():
+            raise StoppedError("it was asked to stop")
+
+    def locked(self) -> bool:
+        """Whether a process conducts this run."""
+        try:
+            with self.lock(fcntl.LOCK_SH, 0):
+                return False
+        except BlockingIOError:
+            return True
+
+    @contextmanager
+    def lock(self, kind: int = fcntl.LOCK_EX, seconds: float = 2) -> Iterator[None]:
+        """Held inside; others that only look hold it for a moment too, so it is tried for a while."""
+        file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            until = time.monotonic() + seconds
+            while True:
+                try:
+                    fcntl.flock(file, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(0.05)
+            yield
+        finally:
+            os.close(file)
+
+
+def conduct(folder: RunFolder, transport: Transport) -> None:
+    """The whole run, or the rest of it if there is a checkpoint; then every node gets the last V."""
+    plan = folder.plan()
+    with folder.lock():
+        if folder.status()["state"] == "diverged":
+            raise Diverged(folder.status()["round"], "this run diverged", "start a new one with other settings")
+        folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
+        try:
+            last = _train(folder, plan, transport)
+            folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
+        except StoppedError as error:
+            folder.say(state="stopped", why=str(error), waiting=[])
+        except BaseException as error:
+            state = "diverged" if isinstance(error, Diverged) else "failed"
+            folder.say(state=state, why=str(error) or type(error).__name__, waiting=[])
+            raise
+
+
+def _pinned(publics: Sequence[str]) -> dict[int, Any]:
+    from fedmc.federation.setup.identities import pinned
+
+    return dict(pinned(publics))
+
+
+def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
+    """The organisations that have the model in the end."""
+    saved, begun = folder.path / "server.npz", None
+    everyone = range(len(plan.organisations))
+    known = _pinned(plan.identities) if plan.identities else None
+    engine = FederatedEngine(transport, plan.run, len(everyone), plan.items, plan.catalogue, plan.quorum, pinned=known)
+    if saved.exists():
+        found = checkpoint.load(saved)
+        engine.counted, engine.factors = dict(found.counted), dict(found.factors)
+        begun = Begun(found.number, found.cast, found.state, found.opening)
+        folder.say(round=begun.number)
+
+    def on_state(now: Begun) -> None:
+        nonlocal begun
+        begun = now
+        stands = now.number, now.cast, now.state, engine.counted
+        checkpoint.save(saved, Checkpoint(plan.run, *stands, plan.catalogue, now.opening, engine.factors))
+        absent = [one._asdict() | {"organisation": plan.organisations[one.client]} for one in engine.absent[-20:]]
+        folder.say(round=now.number, absent=absent)
+
+    if begun is None or begun.number < plan.rounds:
+        run = rounds(
+            engine, plan.settings, measure_every=plan.measure_every, last=plan.rounds, begun=begun, on_state=on_state
+        )
+        with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
+            for round in run:
+                history.write(json.dumps(round.record()) + "\n")
+                history.flush()
+                folder.check_stop()
+                if round.number >= plan.rounds:
+                    break
+    assert begun is not None
+    return [plan.organisations[k] for k in engine.finish(begun.cast, everyone)]

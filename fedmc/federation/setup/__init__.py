@@ -1,0 +1,1 @@
+"""Folders, keys, certificates and identities of a federation."""

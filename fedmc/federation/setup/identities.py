@@ -1,0 +1,93 @@
+"""Who is who in secure aggregation: each organisation's own signing key, and the list of all public ones.
+
+identity.key      the organisation's secret; nobody else ever needs it
+identities.json   names and public keys, in the order of the numbers that the server knows them by; the same everywhere
+
+The list is what hides an organisation: whoever could put keys of its own into it could sit on every other seat. So it
+is agreed on out of band, and each organisation can make its own key (`fedmc node identity --renew`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedmc.errors import DataError
+from fedmc.federation.node.secagg_member import Identity
+from fedmc.federation.setup import keys
+
+KEY, LIST = "identity.key", "identities.json"
+
+
+def make(folder: Path) -> str:
+    """A new key in this folder, in place of one that is there; its public half in hex."""
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    (folder / KEY).unlink(missing_ok=True)
+    keys.write_private(folder / KEY, text)
+    return public_hex(key)
+
+
+def public_hex(key: Ed25519PrivateKey) -> str:
+    return key.public_key().public_bytes_raw().hex()
+
+
+def save(path: Path, found: Sequence[tuple[str, str]]) -> None:
+    path.write_text(json.dumps([list(one) for one in found], indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> list[tuple[str, str]]:
+    """Names and public keys by number."""
+    try:
+        found = [(str(name), str(public)) for name, public in json.loads(path.read_text(encoding="utf-8"))]
+        pinned([public for _, public in found])
+    except FileNotFoundError:
+        raise DataError(f"there is no {path}: the same list of identities belongs into every folder") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} is not a list of identities: {error}") from None
+    if len({public for _, public in found}) != len(found) or len({name for name, _ in found}) != len(found):
+        raise DataError(f"{path} names an organisation or a key twice")
+    return found
+
+
+def pinned(publics: Sequence[str]) -> dict[int, Ed25519PublicKey]:
+    return {number: Ed25519PublicKey.from_public_bytes(bytes.fromhex(one)) for number, one in enumerate(publics)}
+
+
+def load_key(folder: Path) -> Ed25519PrivateKey:
+    path = folder / KEY
+    key = keys.load_private(path, f"`fedmc node identity --renew {folder}` makes a new one")
+    if not isinstance(key, Ed25519PrivateKey):
+        raise DataError(f"{path} is not an Ed25519 key")
+    return key
+
+
+def identity_of(folder: Path, organisation: str, min_cohort: int) -> Identity:
+    """This organisation's, checked against the list."""
+    key, found = load_key(folder), load(folder / LIST)
+    names = [name for name, _ in found]
+    if organisation not in names:
+        raise DataError(f"{folder / LIST} does not name {organisation}")
+    number = names.index(organisation)
+    if found[number][1] != public_hex(key):
+        raise DataError(f"{folder / LIST} has another key for {organisation} than {folder / KEY}: agree on the list")
+    return Identity(number, key, pinned([public for _, public in found]), min_cohort)
+
+
+def pin(path: Path, organisation: str, public: str) -> None:
+    """Put an organisation's key into a list."""
+    found = load(path)
+    names = [name for name, _ in found]
+    if organisation not in names:
+        raise DataError(f"{path} does not name {organisation}: it names {', '.join(names)}")
+    try:
+        pinned([public])
+    except ValueError:
+        raise DataError(f"{public!r} is not a public key: 64 hexadecimal digits") from None
+    save(path, [(name, public if name == organisation else old) for name, old in found])

@@ -1,0 +1,250 @@
+"""The folders of a federation: who holds which file, and what their config.toml say.
+
+DIR/authority/     the authority's secret key: to be kept off-line
+DIR/server/        for the machine that runs the server; nothing of a node but its public key
+DIR/NAME/          one for each organisation, to be handed over
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedmc import __version__
+from fedmc.algorithms.settings import PRIVACY
+from fedmc.data import catalogue
+from fedmc.data.catalogue import Catalogue
+from fedmc.errors import DataError, InputError, require, unknown
+from fedmc.federation.setup import identities, keys
+
+RESERVED = ("server", "authority")
+AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    folder: Path
+    organisations: tuple[str, ...]
+    host: str  # what nodes call it
+    port: int  # where nodes connect
+    bind: str  # the address it listens on
+    control_port: int  # of the SuperLink, on loopback only; 0: any that is free
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def catalogue(self) -> Catalogue:
+        return _catalogue(self.folder)
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    folder: Path
+    organisation: str
+    server: str  # host:port
+    source: str
+    columns: str | None = None
+    query: str | None = None
+    duplicates: Any = "refuse"
+    unknown_items: Any = "refuse"
+    test: str | None = None
+    seed: int = 0
+    accept: tuple[str, ...] = ("secagg",)  # kinds of privacy that the organisation agreed to
+    min_cohort: int = 10  # the fewest that it wants to be hidden among
+    epsilon: float = 0.0  # with dp: what may be spent on its users, over all runs; 0: nothing
+    delta: float = 1e-6
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def catalogue(self) -> Catalogue:
+        return _catalogue(self.folder)
+
+
+def init(
+    folder: Path,
+    organisations: Sequence[str],
+    host: str,
+    *,
+    port: int = 8000,
+    bind: str = "0.0.0.0",
+    control_port: int = 8001,
+    days: int = 365,
+    items: Path | None = None,
+    accept: Sequence[str] | None = None,
+) -> None:
+    """Make all folders; the catalogue of items goes into each if there is one already.
+
+    Nodes take part in runs of the kinds of privacy that they `accept`: secure aggregation, where there are enough.
+    """
+    names = check_names(organisations)
+    agreed = check_accepted(accept if accept is not None else ["secagg"] if len(names) >= 3 else ["plain"])
+    keys.check_host(host)
+    for number in (port, control_port):
+        require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
+    require(1 <= days < AUTHORITY_DAYS, f"--days must be from 1 to {AUTHORITY_DAYS - 1}, got {days}")
+    require(not folder.exists() or not any(folder.iterdir()), f"{folder} exists and is not empty: choose a new folder")
+    known = None if items is None else catalogue.load(items)
+    for place in (folder, *(folder / name for name in (*RESERVED, *names))):
+        place.mkdir(parents=True, exist_ok=True)
+        os.chmod(place, 0o700)
+    authority = keys.make_authority(AUTHORITY_DAYS)
+    keys.write_private(folder / "authority" / "ca.key", keys.private_pem(authority.key))
+    write_certificate(folder / "server", authority, [host], days)
+    said = {"host": host, "port": str(port), "version": __version__}
+    _write_server(folder / "server", names, host, port, bind, control_port, said)
+    for name in names:
+        private, public = keys.make_node_keys()
+        keys.write_private(folder / name / "node.key", private)
+        (folder / "server" / "nodes" / f"{name}.pub").write_bytes(public + b"\n")
+        more = {"organisation": name, "accept": ", ".join(f'"{one}"' for one in agreed)}
+        _write_node(folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(least_of(names))})
+    listed = [(name, identities.make(folder / name)) for name in names]
+    for name in ("server", *names):
+        identities.save(folder / name / identities.LIST, listed)
+    for place in (folder / "authority", *(folder / name for name in names)):
+        (place / "ca.crt").write_bytes(keys.pem(authority.certificate))
+    if known is not None:
+        for name in ("server", *names):
+            known.save(folder / name / "catalogue.json")
+
+
+def write_certificate(server: Path, authority: keys.Authority, hosts: list[str], days: int) -> None:
+    """The server's certificate and key, and the authority's certificate."""
+    key, certificate = keys.make_server_certificate(authority, hosts, days)
+    for name in ("server.key", "server.pem"):
+        (server / name).unlink(missing_ok=True)
+    keys.write_private(server / "server.key", keys.private_pem(key))
+    (server / "server.pem").write_bytes(keys.pem(certificate))
+    (server / "ca.crt").write_bytes(keys.pem(authority.certificate))
+
+
+def check_names(organisations: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in organisations]
+    require(len(names) >= 1 and all(names), f"name at least one organisation, got {list(organisations)}")
+    for name in names:
+        plain = re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name)
+        require(plain is not None, f"{name!r}: names are up to 40 small letters, digits and dashes")
+        require(name not in RESERVED, f"{name!r} is the name of another folder: choose another")
+    require(len(set(names)) == len(names), f"each organisation has its own name, got {', '.join(names)}")
+    return names
+
+
+def least_of(organisations: Sequence[str]) -> int:
+    """How many an organisation wants to be hidden among: ten, or all where they are fewer."""
+    return max(3, min(10, len(organisations)))
+
+
+def check_accepted(accept: Sequence[str]) -> list[str]:
+    for one in accept:
+        if one not in PRIVACY:
+            raise unknown("kind of privacy", one, PRIVACY)
+    require(bool(accept), f"say which kinds of privacy to accept: some of {', '.join(PRIVACY)}")
+    return list(accept)
+
+
+def load_server(folder: Path) -> ServerConfig:
+    found = _read(folder, "server")
+    try:
+        config = ServerConfig(folder, tuple(found.pop("organisations")), **found)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{folder / 'config.toml'} is not a server's: {error}") from None
+    check_names(config.organisations)
+    return config
+
+
+def load_node(folder: Path) -> NodeConfig:
+    found = _read(folder, "organisation")
+    ratings = found.pop("ratings", {})
+    known = {field.name for field in fields(NodeConfig)} - {"folder"}
+    strange = [name for name in (*found, *ratings) if name not in known]
+    require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
+    try:
+        config = NodeConfig(folder, **found, **ratings)
+    except TypeError as error:
+        raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
+    check_accepted(config.accept)
+    require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
+    require(config.min_cohort >= 3, f"min_cohort must be at least 3, got {config.min_cohort}", DataError)
+    require(
+        bool(config.source),
+        f"{folder / 'config.toml'}: say where the ratings are, under [ratings] source = ...",
+        DataError,
+    )
+    port = config.server.rpartition(":")[2]
+    require(port.isdecimal(), f"{folder / 'config.toml'}: server must be HOST:PORT, got {config.server!r}", DataError)
+    return config
+
+
+def _read(folder: Path, kind: str) -> dict[str, Any]:
+    path = folder / "config.toml"
+    require(path.is_file(), f"{folder} is not a {kind}'s folder: there is no config.toml in it", InputError)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _catalogue(folder: Path) -> Catalogue:
+    path = folder / "catalogue.json"
+    cure = "make one with `fedmc catalogue make` and `merge`, and put the same file into every folder"
+    require(path.is_file(), f"there is no catalogue {path}: {cure}", DataError)
+    return catalogue.load(path)
+
+
+def _write_server(
+    folder: Path, names: list[str], host: str, port: int, bind: str, control_port: int, said: dict[str, str]
+) -> None:
+    (folder / "nodes").mkdir()
+    (folder / "runs").mkdir()
+    listed = ", ".join(f'"{name}"' for name in names)
+    text = f'organisations = [{listed}]\nhost = "{host}"\nport = {port}\nbind = "{bind}"\n'
+    text += f"control_port = {control_port}  # Flower's own interface, on loopback only\n"
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    _fill("server.md", folder / "README.md", said)
+    _fill("fedmc-server.service", folder / "fedmc-server.service", said)
+
+
+def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
+    keys.write_private(folder / "config.toml", NODE.format(server=server, **said).encode())
+    _fill("organisation.md", folder / "README.md", said)
+    _fill("fedmc-node.service", folder / "fedmc-node.service", said)
+    _fill("Containerfile", folder / "Containerfile", said)
+
+
+NODE = """organisation = "{organisation}"
+server = "{server}"
+accept = [{accept}]  # runs to take part in: secagg (the server sees sums), dp (noised), dp+secagg, plain (as they are)
+min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
+# epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
+# delta = 1e-6
+
+[ratings]
+# A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.
+source = ""
+# columns = "user,item,rating"
+# query = "SELECT user_id, item_id, rating FROM ratings"
+duplicates = "refuse"      # a (user, item) pair that comes twice: refuse, last or mean
+unknown_items = "refuse"   # outside of the catalogue: refuse or drop
+# test = "random:0.1"      # held out here, so that the run can report a test RMSE
+"""
+
+
+def _fill(template: str, path: Path, said: dict[str, str]) -> None:
+    text = (files("fedmc.federation.setup") / "handover" / template).read_text(encoding="utf-8")
+    path.write_text(Template(text).substitute(said), encoding="utf-8")
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

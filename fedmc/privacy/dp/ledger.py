@@ -1,0 +1,93 @@
+"""What an organisation has released about its ratings, in one SQLite file, and the bound that it set itself.
+
+Every release is written here, with its noise multiplier and its bytes, and is on the disk before it leaves. The one
+that would go over (epsilon, delta) is refused, whoever asks, in whatever run, after whatever crash. Asked again for a
+release that was made (the same key), it gives the same bytes, which costs nothing; a new draw of noise is a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from fedmc.errors import DataError, FedmcError, require
+from fedmc.privacy.dp.mechanism import spent
+
+SLACK = 1e-9  # of epsilon, for the last digit of a plan that spends all of it
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS releases (
+    number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, multiplier REAL NOT NULL, content BLOB NOT NULL
+);
+"""
+
+
+class OverBudgetError(FedmcError):
+    """A release would go over the organisation's own bound; it was not made."""
+
+
+class Ledger:
+    """One for each table of ratings, for all runs on it; several processes may have it open."""
+
+    def __init__(self, path: str | Path, epsilon: float, delta: float) -> None:
+        require(epsilon > 0, f"epsilon must be above 0, got {epsilon}")
+        require(0 < delta < 1, f"delta must lie between 0 and 1, got {delta}")
+        self.path, self.epsilon, self.delta = Path(path), epsilon, delta
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._file = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+            self._file.execute("PRAGMA synchronous = EXTRA")  # on the disk, and its journal gone, before it returns
+            self._file.executescript(SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise DataError(f"cannot open the ledger {path}: {error}") from None
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def release(self, key: str, multiplier: float, make: Callable[[], bytes]) -> bytes:
+        """The bytes that may leave: those of this key's release, or new ones that `make` gives, if there is budget."""
+        with self._alone():
+            found = self._file.execute("SELECT content FROM releases WHERE key = ?", (key,)).fetchone()
+            if found is not None:
+                return bytes(found[0])
+            self._refuse(multiplier)
+            content = make()
+            self._file.execute(
+                "INSERT INTO releases (key, multiplier, content) VALUES (?, ?, ?)", (key, multiplier, content)
+            )
+        return content
+
+    def spent(self) -> float:
+        """The epsilon of all releases so far, at the ledger's delta."""
+        return spent(self.multipliers(), self.delta)
+
+    def multipliers(self) -> list[float]:
+        return [one for (one,) in self._file.execute("SELECT multiplier FROM releases ORDER BY number")]
+
+    def _refuse(self, multiplier: float) -> None:
+        after = spent([*self.multipliers(), multiplier], self.delta)
+        if not after <= self.epsilon * (1 + SLACK):
+            raise OverBudgetError(
+                f"this release would bring epsilon to {after:.4g}, the bound is {self.epsilon:.4g} at delta "
+                f"{self.delta:.3g}: {self.spent():.4g} is spent on these ratings; raise the bound, or stop here"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """All of it or nothing, and no other process in between."""
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._file.execute("COMMIT")
+            except BaseException:
+                self._file.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise DataError(f"the ledger {self.path} cannot be written, so nothing leaves: {error}") from None

@@ -1,0 +1,1 @@
+"""Secure aggregation: the protocol, its cryptography, fixed-point encoding and cohorts."""

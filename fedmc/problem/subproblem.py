@@ -1,0 +1,198 @@
+"""The inner problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
+
+    f(X) = sum over the ratings of loss(x_row' f_column, m)        (+ a penalty, + a coupling to V)
+
+Square loss with a separable penalty runs in the compiled kernels; everything else in numpy, the general path.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.kernels import solves, steps
+from fedmc.problem.losses import Loss, Square
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, coefficients
+
+Array = NDArray[Any]
+
+
+class Scaling(NamedTuple):
+    """Ratings enter the model as (m - mean) / scale."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+
+class Problem(NamedTuple):
+    """Ratings, how they are scaled and how misfit is counted."""
+
+    matrix: sparse.csr_array
+    loss: Loss
+    scaling: Scaling
+
+
+def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
+    """The ratings as the kernels take them."""
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    number = matrix.data.dtype.type
+    return matrix.indptr, matrix.indices, matrix.data, number(mean), number(1 / scale)
+
+
+def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
+    """Predictions and scaled ratings of all stored entries."""
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return np.einsum("kr,kr->k", X[rows], F[matrix.indices]), (matrix.data - mean) / scale
+
+
+def misfit(problem: Problem, F: Array, X: Array) -> tuple[float, float]:
+    """f(X), and sum (prediction - rating)^2 on the rating scale."""
+    squared_scale = problem.scaling.scale**2
+    if isinstance(problem.loss, Square):
+        total = float(steps.squared_errors(*raw(problem), F, X).sum())
+        return total / 2, total * squared_scale
+    scores, ratings = _scores(problem, F, X)
+    errors = np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)
+    return float(problem.loss.value(scores, ratings).sum(dtype=np.float64)), float(errors) * squared_scale
+
+
+def loss_value(problem: Problem, F: Array, X: Array) -> float:
+    """f(X)"""
+    return misfit(problem, F, X)[0]
+
+
+def squared_error(problem: Problem, F: Array, X: Array) -> float:
+    """sum (prediction - rating)^2 on the rating scale."""
+    return misfit(problem, F, X)[1]
+
+
+def gradient(problem: Problem, F: Array, X: Array) -> Array:
+    """grad f(X)"""
+    if isinstance(problem.loss, Square):
+        return steps.gradient_rows(*raw(problem), F, X)
+    pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
+    matrix = problem.matrix
+    return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
+
+
+def lipschitz(F: Array, loss: Loss) -> float:
+    """L = curvature ||F'F||_F, above 0 also where F vanished (any constant is right there)."""
+    return max(float(steps.frobenius(F)) * loss.curvature, 1e-12)
+
+
+def prox_steps(
+    problem: Problem,
+    F: Array,
+    X: Array,
+    penalty: Penalty,
+    N: int,
+    coupling: Coupling | None = None,
+    passes: bool = False,
+) -> Array:
+    """N proximal gradient steps of 1/L from X; with `passes` never by the Gram (the same steps at the paper's cost)."""
+    L = lipschitz(F, problem.loss)
+    numbers = coefficients(penalty, X.shape[1])
+    if isinstance(problem.loss, Square) and numbers is not None:
+        rho, anchor = _coupling(coupling, X)
+        return steps.steps(raw(problem), F, X, rho, anchor, _lines(numbers, X.dtype), X.dtype.type(L), N, passes)
+    for _ in range(N):
+        Z = X - gradient(problem, F, X) / L
+        # A coupled half's penalty only fixes columns, which a step of 0 does too.
+        X = penalty.prox(Z, 1 / L) if coupling is None else penalty.prox(coupling.prox(Z, 1 / L), 0.0)
+        X = np.asarray(X, F.dtype)
+    return X
+
+
+def item_round(
+    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Any, clients: int, penalty: Penalty, N: int,
+    passes: bool, dual: float,
+) -> tuple[Array, Array, Array, bool]:  # fmt: skip
+    """The W half and the dual step from (W, Y): the new W and Y, what beta W + Y grew by, and whether it is finite."""
+    (W, Y), numbers = old, coefficients(penalty, V.shape[1])
+    if isinstance(problem.loss, Square) and numbers is not None:
+        L, weight = W.dtype.type(lipschitz(U, problem.loss)), np.asarray(beta, W.dtype)
+        weight = weight if weight.ndim else np.full((1, W.shape[1]), weight)
+        lines = _lines(numbers, W.dtype)
+        return steps.item_steps(raw(problem), U, W, V, Y, weight, clients, lines, L, N, passes, dual)
+    coupling = Coupling(clients * beta, steps.anchors(V, Y, beta))
+    W_new = prox_steps(problem, U, W, penalty, N, coupling, passes)
+    return W_new, *steps.dual_step(V, W, Y, W_new, beta, dual)
+
+
+def _lines(numbers: Coefficients, dtype: Any) -> steps.Lines:
+    key = "lines", dtype
+    if key not in numbers.remembered:
+        numbers.remembered[key] = steps.Lines.of(*(number.astype(dtype) for number in numbers))
+    lines: steps.Lines = numbers.remembered[key]
+    return lines
+
+
+def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
+    """The minimiser over the free coordinates (square loss, separable penalty), from X where it takes steps."""
+    out = X.copy()
+    for column in numbers.columns:
+        out[:, column] = numbers.lo[column]
+    l1, l2, lo, hi = numbers.of_free(X.dtype)
+    rho, anchor = _coupling(coupling, X)
+    return solves.solve_rows(*raw(problem), F, out, rho, anchor, l1, l2, lo, hi, numbers.free, numbers.closed)
+
+
+def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
+    """The minimiser from X: exactly where the kernels can, else by steps until they hardly move."""
+    numbers = solvable(problem.loss, penalty, X.shape[1])
+    if numbers is not None:
+        return exact(problem, F, X, numbers)
+    if isinstance(problem.loss, Square):
+        return _accelerated(problem, F, X, penalty, tolerance)
+    for _ in range(200):
+        before, X = X, prox_steps(problem, F, X, penalty, N=50)
+        if np.linalg.norm(X - before) <= tolerance * max(float(np.linalg.norm(X)), 1e-12):
+            break
+    return X
+
+
+def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
+    """Accelerated proximal gradient on the rows' Grams, with a fresh start whenever it overshoots."""
+    width = X.shape[1]
+    G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
+    step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
+    Y, momentum = X, 1.0
+    for _ in range(5000):
+        slope = np.einsum("tab,tb->ta", G, Y) - b
+        new = np.asarray(penalty.prox(Y - step * slope, step), X.dtype)
+        move = new - X
+        if np.vdot(Y - new, move) > 0:
+            momentum = 1.0
+        after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        X, Y, momentum = new, new + (momentum - 1) / after * move, after
+        if np.linalg.norm(move) <= tolerance / 10 * max(float(np.linalg.norm(X)), 1e-12):
+            break
+    return X
+
+
+def unpacked(S: Array) -> tuple[Array, Array]:
+    """(G, b) of each row, out of the lower triangle of G and b."""
+    size = (int(np.sqrt(8 * S.shape[1] + 9)) - 3) // 2
+    G = np.zeros((len(S), size, size), S.dtype)
+    rows, columns = np.tril_indices(size)
+    G[:, rows, columns] = G[:, columns, rows] = S[:, :-size]
+    return G, S[:, -size:]
+
+
+def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
+    """The penalty's numbers if the kernels can solve the inner problem to its end: square loss, separable penalty."""
+    return coefficients(penalty, width) if isinstance(loss, Square) else None
+
+
+def _coupling(coupling: Coupling | None, X: Array) -> tuple[Array, Array]:
+    if coupling is None:
+        nothing = np.empty((0, X.shape[1]), X.dtype)
+        return nothing, nothing
+    rho = np.asarray(coupling.rho, X.dtype)
+    if rho.ndim < 2:  # one row for all
+        rho = np.array(np.broadcast_to(rho, (1, X.shape[1])))
+    return rho, np.ascontiguousarray(coupling.anchor, X.dtype)

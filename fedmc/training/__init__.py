@@ -1,0 +1,1 @@
+"""Server rounds, sampling, diagnostics, stopping, tuning, and the in-process engine."""

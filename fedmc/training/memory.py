@@ -1,0 +1,87 @@
+"""How much memory a simulated run will take, said before it starts and refused where it cannot fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedmc.algorithms import curvature
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import Shard
+from fedmc.errors import InputError
+from fedmc.kernels import threads
+
+WORTH_SAYING = 1 << 30  # bytes
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def needed(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool = False) -> dict[str, int]:
+    """Bytes on top of the ratings, by what they are for. Ratings of prepared shards are mapped and cost nothing."""
+    p, n, width, number = len(shards), shards[0].by_user.shape[1], settings.width, np.dtype(settings.dtype).itemsize
+    users, rated = sum(len(shard.users) for shard in shards), sum(len(shard.rated) for shard in shards)
+    columns = width
+    tied = 2 * p * n  # W and Y
+    if settings.make_method() is not None:
+        tied = p * n  # at most a control
+    elif settings.update == "curvature":
+        columns, tied = curvature.columns(width, settings.penalties(1)[1]), users  # Z
+    elif settings.update == "exact":
+        tied = 2 * rated
+    held = min(settings.active / p, 1) if spill else 1
+    waiting = min(settings.active, threads.WINDOW * threads.available())
+    a_message = (rated / p if settings.update == "curvature" else n) * columns * number
+    ratings = sum(shard.by_user.nnz for shard in shards)
+    return {
+        "clients": int(held * (users + tied) * width * number),
+        "messages": int(waiting * a_message),
+        "server": 4 * n * columns * 8,
+        "history": (rounds + 1) * n * width * number,
+        "model": 2 * users * width * number + 10 * ratings,
+    }
+
+
+def available() -> int | None:
+    """Bytes this process may still take, by the system and by its control group; None where nobody knows."""
+    found = [_of_the_system(), _of_the_group()]
+    known = [value for value in found if value is not None]
+    return min(known) if known else None
+
+
+def _of_the_system() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        pages = os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in os.sysconf_names else 0
+        return pages * os.sysconf("SC_PAGE_SIZE") or None
+
+
+def _of_the_group() -> int | None:
+    try:
+        most, now = ((CGROUP / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+        return int(most) - int(now)
+    except (OSError, ValueError):
+        return None  # no such group, or "max"
+
+
+def check(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool = False) -> str | None:
+    """Refuse a run that cannot fit; a word on what a large one will take."""
+    parts = needed(shards, settings, rounds, spill)
+    total, free = sum(parts.values()), available()
+    if free is not None and total > free:
+        largest = max(parts, key=lambda name: parts[name])
+        cure = "use --spill DIR, dtype float32 or fewer clients" if largest == "clients" else "lower the rank"
+        raise InputError(
+            f"this run needs about {_gigabytes(total)} of memory ({_gigabytes(parts[largest])} for the {largest}), "
+            f"and {_gigabytes(free)} are free: {cure}"
+        )
+    if total < WORTH_SAYING:
+        return None
+    return f"this run takes up to {_gigabytes(total)} of memory" + (f" of {_gigabytes(free)} free" if free else "")
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:.1f} GB"

@@ -1,0 +1,157 @@
+"""The one way from ratings to a model: shards, engine, rounds, model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.algorithms.client import users_at
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import Federation, Shard, narrow
+from fedmc.errors import DataError, Diverged, require
+from fedmc.model import Model
+from fedmc.training.diagnostics import from_sums
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import Round, rounds
+from fedmc.training.stopping import Stop, until
+from fedmc.training.tuning import Budget, Trial, best, choose, in_words
+
+Array = NDArray[Any]
+
+
+class Run(NamedTuple):
+    """A model, how it came about, and where it broke off if it did."""
+
+    model: Model
+    history: list[Round]
+    diverged: Diverged | None = None
+    trials: tuple[Trial, ...] = ()  # where the penalty was to be chosen
+
+
+def train(
+    federation: Federation,
+    settings: Settings,
+    stop: Stop | None = None,
+    *,
+    measure_every: int | None = None,
+    full: bool = False,
+    budget: Budget | None = None,
+    spill: str | Path | None = None,
+    on_round: Callable[[Round], None] = lambda round: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train over simulated clients. A run that diverges ends with its last finite model and says so.
+
+    Measured is every `measure_every`-th round; where that is not given, as often as costs little.
+    With `spill`, a folder, the clients' states lie there instead of in memory.
+    With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings the clients hold out;
+    then all their ratings train.
+    """
+    stop = stop or Stop()
+    check_domain(settings, federation)
+    engine = LocalEngine(federation.shards, spill)
+    full = full or stop.tolerance is not None
+    warm_up(settings, federation.shards[0].by_user.data.dtype)
+    trials: list[Trial] = []
+    if settings.undecided:
+        trials = choose(federation.shards, settings, budget, on_trial=on_trial)
+        settings = settings.replace(penalty_users=in_words(best(trials).weight))
+    history: list[Round] = []
+    diverged = None
+    if measure_every is None:
+        measure_every = 1 if full or stop.patience is not None else rhythm(settings, engine.clients, stop.rounds)
+    running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
+    try:
+        for round in until(running, stop, interrupted):
+            history.append(round)
+            on_round(round)
+    except Diverged as error:
+        if not history:
+            raise
+        diverged = error
+    last = history[-1]
+    cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
+    if last.diagnostics.objective is None:
+        seen = from_sums(engine.ask(cast, range(engine.clients)), cast)
+        history[-1] = last._replace(diagnostics=seen._replace(epsilon=last.diagnostics.epsilon))
+    return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
+
+
+def rhythm(settings: Settings, clients: int, number: int) -> int:
+    """Rounds between measurements so that all of them cost at most about a seventh of a run.
+
+    A measurement reads the ratings of all clients, a round those of the active ones; it takes about half as long as a
+    round of as many clients (`benchmarks/speed.py diagnostics`).
+    """
+    of_a_round = 0.5 * clients / min(settings.active, clients)
+    affordable = int(0.15 * number / of_a_round) - 1  # besides the first
+    return max(1, math.ceil(number / affordable)) if affordable > 0 else max(1, number)
+
+
+def warm_up(settings: Settings, ratings_dtype: Any) -> None:
+    """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
+    if not isinstance(settings.method, str):
+        return  # a method of the user's own sees its own clients only
+    chosen = settings.replace(active=3, sampler="uniform", min_cohort=3)
+    if chosen.undecided:
+        chosen = chosen.replace(penalty_users="l2:1")
+    table = sparse.csr_array(np.array([[0.5, 1], [1, 0.5]], ratings_dtype))
+    shards = [Shard.of(client, np.arange(2), narrow(table), table) for client in range(3)]
+    with suppress(Diverged):
+        for _ in islice(rounds(LocalEngine(shards), chosen), 3):
+            pass
+
+
+def check_domain(settings: Settings, federation: Federation) -> None:
+    """Refuse ratings that the loss has no meaning for."""
+    domain = getattr(settings.make_loss(), "domain", None)
+    if domain is None:
+        return
+    low = min(shard.by_user.data.min() for shard in federation.shards)
+    high = max(shard.by_user.data.max() for shard in federation.shards)
+    ok = domain[0] <= low and high <= domain[1]
+    require(
+        ok, f"this loss takes ratings from {domain[0]} to {domain[1]}, got {low:g} to {high:g}: rescale them", DataError
+    )
+
+
+def collect(engine: LocalEngine, federation: Federation, cast: Broadcast) -> Model:
+    """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
+    rows = np.concatenate([shard.users for shard in engine.shards])
+    order = np.argsort(federation.users[rows], kind="stable")
+    states = zip(engine.shards, engine.states, strict=True)
+    U = np.concatenate([users_at(shard, state, cast) for shard, state in states])
+    seen = sparse.vstack([pattern(shard.by_user) for shard in engine.shards], format="csr")[order]
+    users = federation.users[rows][order]
+    return Model(federation.items, cast.V, users, U[order], seen, cast.scaling, cast.settings, cast.clients)
+
+
+def pattern(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Where the ratings are, without their values."""
+    return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def summary(history: list[Round]) -> dict[str, Any]:
+    """How a run ended, in a few numbers."""
+    last = history[-1].diagnostics
+    return {
+        "test_rmse": last.test_rmse,
+        "train_rmse": last.train_rmse,
+        "objective": last.objective,
+        "rounds": history[-1].number,
+        "seconds": sum(round.seconds for round in history),
+        "bytes_up": sum(round.bytes_up for round in history),
+        "bytes_down": sum(round.bytes_down for round in history),
+        "certified": last.certified,
+        "epsilon": last.epsilon,
+    }

@@ -1,0 +1,61 @@
+"""When to stop: wraps the rounds and ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmc.errors import require
+from fedmc.training.rounds import Round
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Whichever comes first; None switches a rule off."""
+
+    rounds: int = 100
+    tolerance: float | None = None  # on both residuals, relative to ||V||; needs full diagnostics
+    seconds: float | None = None  # of updates
+    patience: int | None = None  # rounds without a better validation RMSE
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 0, f"rounds must be at least 0, got {self.rounds}")
+        require(self.tolerance is None or self.tolerance > 0, f"tolerance must be above 0, got {self.tolerance}")
+        require(self.seconds is None or self.seconds > 0, f"the time budget must be above 0 s, got {self.seconds}")
+        require(
+            self.patience is None or self.patience >= 1,
+            f"patience must be at least 1 round, got {self.patience}",
+        )
+
+
+def until(rounds: Iterable[Round], stop: Stop, interrupted: Callable[[], bool] = lambda: False) -> Iterator[Round]:
+    """The rounds up to and with the one that meets a rule of `stop`, or after which `interrupted()` holds."""
+    spent, best, best_round = 0.0, np.inf, 0
+    for round in rounds:
+        yield round
+        spent += round.seconds
+        validation = round.diagnostics.validation_rmse
+        if validation is not None and validation < best:
+            best, best_round = validation, round.number
+        waited = round.number - best_round if validation is not None else 0
+        if (
+            round.number >= stop.rounds
+            or interrupted()
+            or (stop.seconds is not None and spent >= stop.seconds)
+            or (stop.patience is not None and waited >= stop.patience)
+            or (stop.tolerance is not None and _settled(round, stop.tolerance))
+        ):
+            return
+
+
+def _settled(round: Round, tolerance: float) -> bool:
+    """mean ||W_i - V|| and the step of V, both below tolerance times ||V||."""
+    primal, dual = round.diagnostics.primal_residual, round.diagnostics.dual_residual
+    if primal is None or dual is None or not round.participants:
+        return False
+    size = float(np.linalg.norm(round.V))
+    clients = float(np.sqrt(round.clients))
+    beta = float(np.mean(round.beta))
+    return primal <= tolerance * clients * size and dual <= tolerance * clients * beta * size

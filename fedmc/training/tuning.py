@@ -1,0 +1,143 @@
+"""Penalty and rank chosen on ratings that each client holds out of its own; only sums of squared errors travel.
+
+The l2 weight climbs: from a start to the next larger or smaller one, a factor of 1.5 apart, while the validation RMSE
+falls. A trial is a run of its own from scratch, with the rounds of a few passes over the clients.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedmc.algorithms.settings import AUTO_START, Settings
+from fedmc.data.partition import Shard, narrow
+from fedmc.errors import DataError, Diverged, require
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
+from fedmc.training.stopping import Stop, until
+
+Array = NDArray[Any]
+
+FACTOR = 1.5
+PASSES = 4  # over the clients in a trial
+FEWEST_ROUNDS = 10
+
+
+class Trial(NamedTuple):
+    """One run on the kept ratings, judged on those held out."""
+
+    rank: int
+    weight: float  # of l2
+    rounds: int
+    validation_rmse: float
+    bytes_up: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What tuning may cost: so many trials for each rank, of so many rounds each."""
+
+    trials: int = 6
+    rounds: int | None = None  # None: four passes over the clients, at least 10
+    share: float = 0.1  # of each client's ratings, held out
+
+    def __post_init__(self) -> None:
+        require(self.trials >= 1, f"tuning needs at least 1 trial, got {self.trials}")
+        require(self.rounds is None or self.rounds >= 1, f"a trial needs at least 1 round, got {self.rounds}")
+        require(0 < self.share < 1, f"the share to validate on must lie between 0 and 1, got {self.share}")
+
+    def rounds_of_a_trial(self, settings: Settings, clients: int) -> int:
+        a_pass = math.ceil(round(1 / float(settings.make_sampler(clients).probabilities(clients).mean()), 6))
+        return self.rounds or max(PASSES * a_pass, FEWEST_ROUNDS)
+
+
+def choose(
+    shards: Sequence[Shard],
+    settings: Settings,
+    budget: Budget | None = None,
+    ranks: Sequence[int] = (),
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> list[Trial]:
+    """All trials, rank by rank (that of the settings if none is given); `best` picks one."""
+    budget = budget or Budget()
+    kept = [hold_out(shard, budget.share, settings.seed) for shard in shards]
+    validating = sum(shard.validation.nnz for shard in kept if shard.validation is not None)
+    require(
+        validating > 0,
+        f"clients of so few ratings have none to validate on at a share of {budget.share}: give the penalty",
+        DataError,
+    )
+    number = budget.rounds_of_a_trial(settings, len(kept))
+    trials: list[Trial] = []
+    for rank in ranks or (settings.rank,):
+
+        def attempt(weight: float, rank: int = rank) -> Trial:
+            trials.append(_run(kept, settings.replace(rank=rank, penalty_users=in_words(weight)), weight, number))
+            on_trial(trials[-1])
+            return trials[-1]
+
+        climb(attempt, best(trials).weight if trials else AUTO_START, budget.trials)
+    return trials
+
+
+def climb(attempt: Callable[[float], Trial], start: float, most: int) -> None:
+    """Try the start, then larger weights or else smaller ones, for as long as they are better."""
+    top = attempt(start)
+    left = most - 1
+    for factor in (FACTOR, 1 / FACTOR):
+        weight = start * factor
+        while left > 0:
+            trial, left = attempt(weight), left - 1
+            if not trial.validation_rmse < top.validation_rmse:
+                break
+            top, weight = trial, weight * factor
+        if top.weight != start:
+            return
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The one with the smallest validation RMSE; of equal ones the smaller rank."""
+    return min(trials, key=lambda trial: (trial.validation_rmse, trial.rank))
+
+
+def in_words(weight: float) -> str:
+    return f"l2:{weight:.4g}"
+
+
+def hold_out(shard: Shard, share: float, seed: int) -> Shard:
+    """A random share of a client's training ratings put aside to validate on, drawn by the client itself."""
+    matrix = shard.by_user
+    rng = np.random.default_rng([seed, shard.client, 7])
+    aside = np.zeros(matrix.nnz, bool)
+    aside[rng.permutation(matrix.nnz)[: int(share * matrix.nnz)]] = True
+    kept, held_out = (_only(matrix, chosen) for chosen in (~aside, aside))
+    return Shard.of(shard.client, shard.users, kept, None, held_out)
+
+
+def _only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    parts = matrix.data[chosen], matrix.indices[chosen], before[matrix.indptr]
+    return narrow(sparse.csr_array(parts, shape=matrix.shape))
+
+
+def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:
+    """A run that diverges is a bad one, not the end."""
+    began = time.perf_counter()
+    sent = 0
+    rmse = math.inf
+    try:
+        running = rounds(LocalEngine(shards), settings, measure_every=number, last=number)
+        for round in until(running, Stop(number)):
+            sent += round.bytes_up
+            rmse = round.diagnostics.validation_rmse or rmse
+    except Diverged:
+        rmse = math.inf
+    return Trial(settings.rank, weight, number, rmse, sent, time.perf_counter() - began)
