@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data.builder import Duplicates
@@ -18,8 +17,7 @@ from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class FedMC:

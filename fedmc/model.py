@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
@@ -21,8 +20,7 @@ from fedmc.data.ratings import Ratings, as_ids
 from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, require
 from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem, Scaling
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 FORMAT, VERSION = "fedmc-model", 1
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.client import start_users
 from fedmc.algorithms.messages import Broadcast, Sums
@@ -22,8 +21,7 @@ from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 from fedmc.problem.penalties import Penalty, coefficients
 from fedmc.problem.subproblem import Problem
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Local(NamedTuple):

@@ -25,7 +25,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms import curvature
 from fedmc.algorithms.measures import measure
@@ -38,8 +37,7 @@ from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Coupling, coefficients, project
 from fedmc.problem.subproblem import Problem
 from fedmc.training.sampling import client_rng
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 FITTED = 1e-5  # when steps towards fitted users end, where there is no exact answer
 

@@ -19,18 +19,15 @@ memory does not grow with items x rank^2.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.messages import Sparse
 from fedmc.kernels import solves
 from fedmc.problem import subproblem
 from fedmc.problem.penalties import Coefficients, Penalty, coefficients
 from fedmc.problem.subproblem import Problem
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 def columns(width: int, items: Penalty) -> int:

@@ -13,15 +13,13 @@ against the prior. It is all done on what was released: it costs no privacy.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.training.sampling import server_rng
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 KAPPA = 0.4  # the constant beside a user's factors: how much of its norm goes to biases
 BIAS_ROUNDS = 3  # the first so many, counts included, are about biases only

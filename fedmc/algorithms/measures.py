@@ -9,17 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
+from fedmc.types import Array
 
 if TYPE_CHECKING:
     from fedmc.algorithms.client import ClientState
 
-Array = NDArray[Any]
 
 POWER = 16  # a maximum that travels as a sum: (sum x^16)^(1/16) exceeds max x by at most p^(1/16)
 

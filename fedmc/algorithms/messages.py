@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.settings import Settings
 from fedmc.kernels.steps import add_rows
 from fedmc.problem.subproblem import Scaling
+from fedmc.types import Array
 
-Array = NDArray[Any]
 Task = Literal["moments", "scale", "start", "round", "measure", "finish"]
 CHANGING = ("start", "round")  # tasks that change a client's state
 

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from numpy.typing import NDArray
-
 from fedmc.errors import unknown
+from fedmc.types import Array
 
 if TYPE_CHECKING:
     from fedmc.algorithms.messages import Broadcast, Sums
     from fedmc.data.partition import Shard
 
-Array = NDArray[Any]
 
 NAMES = ("fedmc", "fedmavg", "fedmavg-printed", "fedmgs", "fedavg", "fedprox", "scaffold")
 

@@ -18,10 +18,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms import denoise
@@ -34,8 +33,7 @@ from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import coefficients
 from fedmc.problem.subproblem import Problem, Scaling
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 COUNTS = 0.15  # the first release's share of the budget
 POOLED = 0.2  # of a user's norm of 1, what goes into numbers that are pooled over items

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
 from scipy.sparse.csgraph import connected_components
@@ -24,8 +23,7 @@ from scipy.stats import rankdata
 
 from fedmc.audit.leakage import Pulls, Seen, deviations, evidence, grams, pulls
 from fedmc.problem.penalties import coefficients
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 SAME = 1e-6  # vectors that differ by less (of norm about 1) are of the same person
 CLEAR = 100  # times the rounding of a message, from which on a row has a direction

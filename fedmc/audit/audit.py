@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
@@ -28,8 +27,7 @@ from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.cohorts import cohort as hiding
 from fedmc.training.sampling import Passes
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 MEMBERS = 20  # of a cohort that go through the masks: the costs grow with their square
 SETTLE = 10  # turns that a client has had before newcomers come

@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.client import only_rated
 from fedmc.algorithms.messages import Broadcast
 from fedmc.problem.subproblem import unpacked
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 TRIES = 100  # rows that may give the law that unrated rows keep to
 KEEPS_TO = 1e-7  # how exactly, as a share of the row

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.audit.leakage import Seen
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
 from fedmc.training.fixed_point import STEP_OF_SUMS
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 def masked_round(messages: Mapping[int, Seen]) -> dict[int, Seen]:

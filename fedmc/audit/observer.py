@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.messages import CHANGING, Broadcast, Sums, add_up
 from fedmc.algorithms.settings import Settings
@@ -17,8 +15,7 @@ from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 MESSAGES = 3  # of each client that is looked at: more say nothing new
 

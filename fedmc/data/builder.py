@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.errors import DataError, require, unknown
 from fedmc.kernels import parsing
+from fedmc.types import Array
 
-Array = NDArray[Any]
 Duplicates = Literal["refuse", "last", "mean"]
 
 LARGEST = 1e15

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data.files import write_whole
 from fedmc.data.ratings import Ratings, as_ids
 from fedmc.errors import DataError, require, unknown
+from fedmc.types import Array
 
-Array = NDArray[Any]
 FORMAT, VERSION = "fedmc-catalogue", 1
 
 

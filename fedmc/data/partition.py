@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 @dataclass(frozen=True, eq=False)

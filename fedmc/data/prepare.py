@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.data import catalogue as catalogues
 from fedmc.data import partition as partitions
@@ -18,8 +17,7 @@ from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import is_prepared, open_prepared, verify, writing
 from fedmc.data.ratings import Ratings
 from fedmc.errors import require
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Plan(NamedTuple):

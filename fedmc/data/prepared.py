@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data import catalogue as catalogues
@@ -29,8 +28,8 @@ from fedmc.data.catalogue import Catalogue
 from fedmc.data.files import staged, write_whole
 from fedmc.data.partition import Shard, narrow, rated_rows
 from fedmc.errors import DataError, require
+from fedmc.types import Array
 
-Array = NDArray[Any]
 FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
 
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data.builder import Batch, Duplicates, build
 from fedmc.errors import DataError, require
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,12 @@ Every function gives (rest, held out); users and items stay the same in both.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data.catalogue import Catalogue
@@ -21,8 +20,7 @@ from fedmc.data.prepared import writing
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require, unknown
 from fedmc.kernels import draws
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 LIKE = {
     "ml-1m": (6_040, 3_706, 1_000_209),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
@@ -18,8 +17,7 @@ from fedmc.problem.penalties import Fixed, Penalty, l2
 from fedmc.problem.subproblem import Problem, Scaling
 from fedmc.training.rounds import scaling_of
 from fedmc.training.sampling import server_rng
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Fit(NamedTuple):

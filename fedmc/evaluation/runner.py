@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
@@ -29,8 +28,7 @@ from fedmc.evaluation.study import Case, Study
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds, start_items
 from fedmc.training.simulation import warm_up
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 

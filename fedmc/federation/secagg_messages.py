@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import DataError
 from fedmc.federation.wire import OK, Request, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.protocol import Advert, Revealed, Session
 from fedmc.training.fixed_point import length_of
+from fedmc.types import Array
 
-Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 KEY, SIGNATURE = 32, 64

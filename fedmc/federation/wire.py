@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc import __version__
 from fedmc.algorithms.messages import Broadcast, Rows, Sparse, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError, InputError
 from fedmc.problem.subproblem import Scaling
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 OK = "ok"
 STATUS = {

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit as _njit
 from numba import prange
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from fedmc.types import Array
 
 njit: Callable[..., Any] = _njit
 

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit as _njit
-from numpy.typing import NDArray
 
 from fedmc.kernels.simd import fma, lanes, load, load_part, plus, splat, spread, store, times, total
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 njit: Callable[..., Any] = _njit  # its own type hints describe another class
 inlined: Callable[..., Any] = njit(cache=True, nogil=True, forceinline=True, _nrt=False)

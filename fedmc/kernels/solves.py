@@ -17,13 +17,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.kernels import threads
 from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, inlined, mirror, njit, whole_packs
 from fedmc.kernels.simd import fma, known, lanes, load, padded, splat, spread, store, times, total
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
 FEW = 8  # ratings of a row that are not worth a Gram of their own

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.kernels import threads
 from fedmc.kernels.gram import (
@@ -51,8 +50,7 @@ from fedmc.kernels.simd import (
     times,
     total,
 )
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 ADDED = 4  # multiply-adds that adding a number to one in memory takes as long as
 GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic

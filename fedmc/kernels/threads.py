@@ -16,11 +16,10 @@ from itertools import count, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import InputError, require
+from fedmc.types import Array
 
-Array = NDArray[Any]
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -9,14 +9,12 @@ A loss of one's own is any object with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import InputError, require, unknown
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 @runtime_checkable

@@ -16,11 +16,10 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import InputError, require, unknown
+from fedmc.types import Array
 
-Array = NDArray[Any]
 Step = Any  # a float, or an array of one step per entry
 
 

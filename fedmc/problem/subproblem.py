@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.kernels import solves, steps
 from fedmc.problem.losses import Loss, Square
 from fedmc.problem.penalties import Coefficients, Coupling, Penalty, coefficients
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Scaling(NamedTuple):

@@ -13,12 +13,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
-
-Array = NDArray[Any]
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
 INK = "#5f6b7a"  # becomes the page's own text colour in the report

@@ -8,14 +8,11 @@ in the change of its next turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.training.fixed_point import Counted
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 def factors(changes: Mapping[int, Array], times: float) -> dict[int, float]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms import curvature
 from fedmc.algorithms.measures import POWER
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.training.engine import Engine
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class ServerState(NamedTuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms.client import ClientState, contribution, respond
 from fedmc.algorithms.messages import CHANGING, Broadcast, Sums
@@ -19,8 +18,7 @@ from fedmc.algorithms.schema import shapes
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 STEP_OF_SUMS = 28  # binary digits behind the point of S
 STEP_OF_NUMBERS = 20  # of counts, losses and the like, which are larger

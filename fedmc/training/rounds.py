@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.algorithms import curvature
 from fedmc.algorithms.messages import Broadcast, Sums
@@ -27,8 +26,7 @@ from fedmc.problem.subproblem import Scaling
 from fedmc.training.diagnostics import Certificate, Diagnostics, ServerState, diagnose
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import server_rng
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Round(NamedTuple):

@@ -9,14 +9,12 @@ and, where a draw depends on earlier ones, `independent = False`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import require, unknown
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 _SERVER, _CLIENT, _ROUND, _PASS, _GROUPS = range(5)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms.client import users_at
@@ -24,8 +23,6 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.stopping import Stop, until
 from fedmc.training.tuning import Budget, Trial, best, choose, in_words
-
-Array = NDArray[Any]
 
 
 class Run(NamedTuple):

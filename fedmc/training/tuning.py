@@ -10,10 +10,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.algorithms.settings import AUTO_START, Settings
@@ -22,8 +21,7 @@ from fedmc.errors import DataError, Diverged, require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.stopping import Stop, until
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 FACTOR = 1.5
 PASSES = 4  # over the clients in a trial

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fedmc.data.builder import Batch, Coded
 from fedmc.data.ratings import as_ids, find_columns, find_time_column
 from fedmc.errors import DataError, require
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Wanted(NamedTuple):

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc import __version__
 from fedmc.algorithms.client import respond, users_at
@@ -33,11 +32,11 @@ from fedmc.federation.wire import NEVER, OK, Reply, Request, decode, encode_repl
 from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
 from fedmc.training.clipping import settle
 from fedmc.training.fixed_point import difference, parts_of, respond_in_words
+from fedmc.types import Array
 
 if TYPE_CHECKING:
     from fedmc.federation.node.secagg_member import Identity, Seat
 
-Array = NDArray[Any]
 log = logging.getLogger("fedmc.node")
 
 

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedmc.data.prepare import Plan, read_parts, write_prepared
@@ -23,8 +22,7 @@ from fedmc.federation.wire import Request
 from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.simulation import pattern
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Opened(NamedTuple):

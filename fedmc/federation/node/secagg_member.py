@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from numpy.typing import NDArray
 
 from fedmc.errors import DataError
 from fedmc.federation import secagg_messages
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage
 from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.protocol import Member
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class Identity(NamedTuple):

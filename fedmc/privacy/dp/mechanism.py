@@ -16,12 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.fixed import from_fixed
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 BITS = 28  # of a step, as in `words`
 TINY = 1e-9  # a norm below which a part is left as small as it is

@@ -17,11 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from numpy.typing import NDArray
 
 from fedmc.errors import DataError
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 PRIME = 2**521 - 1  # of the field that secrets of 32 bytes are shared in
 SHARE = 66  # bytes of a number in it

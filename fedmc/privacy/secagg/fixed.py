@@ -6,14 +6,10 @@ half a step a client for ever.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmc.errors import InputError
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 def to_fixed(values: Array, bits: int, limit: float) -> Array:

@@ -22,12 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from numpy.typing import NDArray
 
 from fedmc.errors import DataError, FedmcError
 from fedmc.privacy.secagg import crypto as p
-
-Array = NDArray[Any]
+from fedmc.types import Array
 
 
 class AbortedError(FedmcError):
