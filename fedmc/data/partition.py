@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,15 @@ class Shard:
     @classmethod
     def of(cls, client: int, users: Array, by_user: sparse.csr_array, *held_out: sparse.csr_array | None) -> Shard:
         return cls(client, users, by_user, *rated_rows(by_user), *held_out)
+
+    def pattern(self) -> sparse.csr_array:
+        """Where the ratings are, without their values."""
+        matrix = self.by_user
+        return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    def renumbered(self, client: int) -> Shard:
+        """The same ratings under another client number."""
+        return replace(self, client=client)
 
     @cached_property
     def by_item(self) -> sparse.csr_array:

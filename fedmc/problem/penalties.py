@@ -29,6 +29,13 @@ class Penalty(Protocol):
     def prox(self, Z: Array, step: Step) -> Array: ...
 
 
+@runtime_checkable
+class Scalable(Penalty, Protocol):
+    """A penalty that can be multiplied with a weight."""
+
+    def __mul__(self, weight: float) -> Penalty: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Coefficients:
     """A separable penalty as numbers, one of each per coordinate: what the kernels take."""

@@ -15,14 +15,8 @@ from scipy import sparse
 from fedmc.kernels import solves, steps
 from fedmc.problem.losses import Loss, Square
 from fedmc.problem.penalties import Coefficients, Coupling, Penalty, coefficients
+from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
-
-
-class Scaling(NamedTuple):
-    """Ratings enter the model as (m - mean) / scale."""
-
-    mean: float = 0.0
-    scale: float = 1.0
 
 
 class Problem(NamedTuple):
@@ -40,7 +34,7 @@ def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
     return matrix.indptr, matrix.indices, matrix.data, number(mean), number(1 / scale)
 
 
-def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
+def scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     """Predictions and scaled ratings of all stored entries."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -53,9 +47,9 @@ def misfit(problem: Problem, F: Array, X: Array) -> tuple[float, float]:
     if isinstance(problem.loss, Square):
         total = float(steps.squared_errors(*raw(problem), F, X).sum())
         return total / 2, total * squared_scale
-    scores, ratings = _scores(problem, F, X)
-    errors = np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)
-    return float(problem.loss.value(scores, ratings).sum(dtype=np.float64)), float(errors) * squared_scale
+    x, m = scores(problem, F, X)
+    errors = np.square(problem.loss.link(x) - m).sum(dtype=np.float64)
+    return float(problem.loss.value(x, m).sum(dtype=np.float64)), float(errors) * squared_scale
 
 
 def loss_value(problem: Problem, F: Array, X: Array) -> float:
@@ -72,7 +66,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
     """grad f(X)"""
     if isinstance(problem.loss, Square):
         return steps.gradient_rows(*raw(problem), F, X)
-    pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
+    pulls = problem.loss.gradient(*scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
     return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
 
@@ -105,11 +99,21 @@ def prox_steps(
     return X
 
 
+class ItemHalf(NamedTuple):
+    """What ties a client's W to V: V itself, beta, the number of clients, W's own penalty, and the dual step."""
+
+    V: Array
+    beta: float | Array
+    clients: int
+    penalty: Penalty
+    dual_step: float
+
+
 def item_round(
-    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Any, clients: int, penalty: Penalty, N: int,
-    passes: bool, dual: float,
-) -> tuple[Array, Array, Array, bool]:  # fmt: skip
+    problem: Problem, U: Array, old: tuple[Array, Array], half: ItemHalf, N: int, passes: bool
+) -> tuple[Array, Array, Array, bool]:
     """The W half and the dual step from (W, Y): the new W and Y, what beta W + Y grew by, and whether it is finite."""
+    V, beta, clients, penalty, dual = half
     (W, Y), numbers = old, coefficients(penalty, V.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
         L, weight = W.dtype.type(lipschitz(U, problem.loss)), np.asarray(beta, W.dtype)
