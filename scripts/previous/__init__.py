@@ -1,1 +1,0 @@
-"""Old and new code side by side: the cases, and what each side needs to run them."""
