@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from scripts.lint import hidden_imports, modes, sizes
 
 FOLDER = Path("fedmc")
+ROOT = Path(__file__).parents[1]
 
 
 def imports(text, path="fedmc/a.py"):
@@ -166,3 +170,15 @@ def test_any_is_counted_where_it_is_used(tmp_path):
     assert sizes.main(str(tmp_path)) == 0
     (tmp_path / "a.py").write_text("from typing import Any\ndef f(x: Any) -> Any: ...\ny: list[Any] = cast(Any, 1)\n")
     assert sizes.main(str(tmp_path)) == 1
+
+
+def test_a_turned_arrow_breaks_the_import_contract(tmp_path):
+    pytest.importorskip("importlinter")
+    shutil.copytree(ROOT / "fedmc", tmp_path / "fedmc", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with open(tmp_path / "fedmc" / "kernels" / "threads.py", "a", encoding="utf-8") as file:
+        file.write("\nimport fedmc.report.html\n")
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "fedmc.kernels.threads -> fedmc.report.html" in done.stdout
