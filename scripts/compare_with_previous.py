@@ -124,8 +124,10 @@ def compare_histories(old: list[dict[str, object]], new: list[dict[str, object]]
             if found == value or (value != value and found != found):
                 continue
             where = where or f"{key} of round {number}"
-            both = isinstance(value, int | float) and isinstance(found, int | float)
-            largest = max(largest, abs(value - found)) if both else math.inf
+            if isinstance(value, int | float) and isinstance(found, int | float):
+                largest = max(largest, abs(value - found))
+            else:
+                largest = math.inf
     return largest, where
 
 

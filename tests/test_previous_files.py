@@ -16,6 +16,7 @@ from fedmc.data.partition import Federation
 from fedmc.data.prepared import open_prepared, verify
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
+from scripts.compare_with_previous import compare
 
 WRITTEN = Path(__file__).parent / "fixtures" / "previous"
 MODELS = sorted(path.stem for path in (WRITTEN / "models").glob("*.npz"))
@@ -135,3 +136,20 @@ def given(kind):
         "dp": {"rank": 2, "active": 4, "privacy": "dp", "epsilon": 5, "dp_rounds": 3},
         "clipped": {"rank": 3, "active": 3, "clip": 1.0},
     }[kind]
+
+
+def outcome(U=1.0, rmse=0.5, dtype="float64"):
+    history = json.dumps([{"number": 0, "test_rmse": 1.0}, {"number": 1, "test_rmse": rmse}])
+    values = {"U": np.array([U], dtype), "V": np.zeros(1), "scaling": np.zeros(2), "history": np.array(history)}
+    return {f"a case/{name}": value for name, value in values.items()}
+
+
+def test_the_comparison_with_an_earlier_commit_sees_every_bit():
+    assert compare("a case", outcome(), outcome()).same
+    for other in (outcome(U=1 + 2**-52), outcome(rmse=0.5 + 2**-53)):
+        line = compare("a case", outcome(), other)
+        assert not line.same
+        assert 0 < line.difference < 1e-15
+        assert not line.allowed
+    assert not compare("a case", outcome(), outcome(dtype="float32")).same
+    assert not compare("a case", outcome(), {"a case/error": np.array("it failed")}).same

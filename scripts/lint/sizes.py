@@ -26,7 +26,7 @@ def main(folder: str = "fedmc") -> int:
     files = {path.relative_to(root): path.read_text("utf-8") for path in sorted(root.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in files.items()}
     commands = {name for path, tree in trees.items() if path.parts[0] == COMMANDS for name in registered(tree)}
-    found = []
+    found: list[str] = []
     for path, text in files.items():
         if path.parts[0] not in EXEMPT:
             found += findings(text, root / path, commands if path.parts[0] == COMMANDS else set())
