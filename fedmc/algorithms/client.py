@@ -194,10 +194,10 @@ def local_round(shard: Shard, state: Tied | None, cast: Broadcast) -> tuple[Tied
     settings, V, beta = cast.settings, cast.V, cast.beta
     U = fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, cast)
     problem = Problem(shard.by_item, settings.make_loss(), cast.scaling)
-    W, Y, change, finite = subproblem.item_round(
-        problem, U, (old.W, old.Y), V, beta, cast.clients, settings.penalty_of_copies, settings.inner_steps,
-        settings.passes, settings.dual_step,
-    )  # fmt: skip
+    half = subproblem.ItemHalf(
+        cast.clients, settings.penalty_of_copies, settings.inner_steps, settings.passes, settings.dual_step
+    )
+    W, Y, change, finite = subproblem.item_round(problem, U, (old.W, old.Y), V, beta, half)
     if joined:
         change = (beta * W + Y).astype(W.dtype, copy=False)
     _check(finite, shard, cast)

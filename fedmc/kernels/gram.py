@@ -6,16 +6,11 @@ by tiles of 4 lines and 2 packs that stay in registers over the block. Nothing h
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from numba import njit as _njit
-
+from fedmc.kernels.compiler import inlined
 from fedmc.kernels.simd import fma, lanes, load, load_part, plus, splat, spread, store, times, total
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
-njit: Callable[..., Any] = _njit  # its own type hints describe another class
-inlined: Callable[..., Any] = njit(cache=True, nogil=True, forceinline=True, _nrt=False)
+ScaledRatings = tuple[Array, Array, Array, Scalar, Scalar]  # indptr, indices, ratings, shift, 1/scale
 
 BLOCK = 64  # ratings whose factors are gathered at a time
 WHOLE = 12  # ratings up to which half of the Gram is not worth mirroring
@@ -54,7 +49,7 @@ def add_line(values: Array, line: int, sums: Array, row: int) -> None:
 
 @inlined
 def gather(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array
 ) -> None:
     """The factors and the scaled ratings of one block."""
     for k in range(start, stop):
@@ -139,7 +134,7 @@ def mirror(G: Array, top: int) -> None:
 
 @inlined
 def gram(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
     P: Array, m: Array, G: Array, top: int, b: Array,
 ) -> None:  # fmt: skip
     """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G begins in line `top`."""
@@ -158,7 +153,7 @@ def gram(
 
 
 @inlined
-def dot(P: Array, line: int, x: Array) -> Any:
+def dot(P: Array, line: int, x: Array) -> Scalar:
     """p'x"""
     sum = splat(P.dtype.type(0))
     for c in range(0, P.shape[1], lanes(P)):

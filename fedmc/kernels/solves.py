@@ -13,22 +13,23 @@ A system A x = b lies in one array: A in its first `size` columns, b in the next
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 
 from fedmc.kernels import threads
-from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, inlined, mirror, njit, whole_packs
+from fedmc.kernels.compiler import inlined, njit
+from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, mirror, whole_packs
 from fedmc.kernels.simd import fma, known, lanes, load, padded, splat, spread, store, times, total
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
 MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
 FEW = 8  # ratings of a row that are not worth a Gram of their own
 
 
 @inlined
-def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> None:
+def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) -> None:
     """A[target] += weight A[source], from the pack that holds column `start` on."""
     step = lanes(A)
     factor = splat(weight)
@@ -37,7 +38,7 @@ def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> No
 
 
 @inlined
-def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
+def _solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
     """x = A^-1 b by Cholesky, on and right of the diagonal; a direction whose pivot vanishes stays 0."""
     step = lanes(A)
     x[:] = 0
@@ -57,7 +58,7 @@ def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
 
 
 @inlined
-def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Any) -> None:
+def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Scalar) -> None:
     """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x.
 
     Line `size` of A is working space: what A x leaves of b.
@@ -86,7 +87,7 @@ def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tol
 
 
 @inlined
-def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any:
+def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Scalar:
     """The system over the free coordinates, the others as x has them; returns the largest entry on the diagonal."""
     largest = b.dtype.type(0)
     for a in range(free.size):
@@ -107,12 +108,12 @@ def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any
 
 
 @lru_cache
-def _exact_rows(line: int, columns: int) -> Any:
+def _exact_rows(line: int, columns: int) -> Callable[..., None]:
     """The loop for lines (of G, of A) of lengths that are known when compiling, or (0) of any."""
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
         out: Array, rho: Array, anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
     ) -> None:  # fmt: skip
         dtype, width, size = out.dtype, out.shape[1], free.size
@@ -144,8 +145,8 @@ def _exact_rows(line: int, columns: int) -> Any:
 
 
 def exact_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     """The minimiser of each row over its `free` coordinates; the others stay as X has them.
 
@@ -156,7 +157,7 @@ def exact_rows(
 
 
 def solve_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array, rho: Array,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, out: Array, rho: Array,
     anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     """`exact_rows`, in place."""
@@ -170,8 +171,8 @@ def solve_rows(
 
 @inlined
 def _gather_free(
-    begin: int, end: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
-    leading: bool, P: Array, line: int,
+    begin: int, end: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array,
+    free: Array, leading: bool, P: Array, line: int,
 ) -> None:  # fmt: skip
     """Lines of the free coordinates and then the rating, less what the fixed coordinates explain of it."""
     size = free.size
@@ -221,12 +222,12 @@ def _table(size: int, pack: int) -> Array:
 
 
 @lru_cache
-def _packed_rows(line: int) -> Any:
+def _packed_rows(line: int) -> Callable[..., None]:
     """As `_exact_rows`. With `targets` row k is added to line targets[k] of `out`, from line `first` to `last`."""
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
         less: Array, had: Array, fixed: Array, free: Array, table: Array, targets: Array, out: Array,
     ) -> None:  # fmt: skip
         dtype, size, adding = F.dtype, free.size, targets.size > 0
@@ -265,7 +266,7 @@ def _packed_rows(line: int) -> Any:
 
 
 def packed_grams(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array, free: Array,
     less: Array | None = None,
 ) -> Array:  # fmt: skip
     """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values (else 0).
@@ -279,7 +280,7 @@ def packed_grams(
 
 
 def add_packed_grams(
-    sums: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    sums: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
     fixed: Array, free: Array, less: Array | None, had: Array,
 ) -> None:  # fmt: skip
     """sums[targets[k]] += the packed Gram of row k, one row after the other.
@@ -290,7 +291,7 @@ def add_packed_grams(
 
 
 def _packed(
-    out: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    out: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
     fixed: Array, free: Array, less: Array | None, had: Array,
 ) -> None:  # fmt: skip
     size, line = len(free), padded(len(free) + 1, F.dtype)
@@ -303,7 +304,7 @@ def _packed(
 
 
 @lru_cache
-def _solve_packed(columns: int) -> Any:
+def _solve_packed(columns: int) -> Callable[..., None]:
     """As `_exact_rows`."""
 
     @njit(cache=True, nogil=True)

@@ -15,14 +15,17 @@ depends on how: same seed, same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmc.kernels import threads
+from fedmc.kernels.compiler import inlined, njit
 from fedmc.kernels.gram import (
     BLOCK,
+    ScaledRatings,
     add_gram,
     add_line,
     add_residuals,
@@ -30,8 +33,6 @@ from fedmc.kernels.gram import (
     dot,
     gather,
     gram,
-    inlined,
-    njit,
     whole_packs,
 )
 from fedmc.kernels.simd import (
@@ -50,7 +51,7 @@ from fedmc.kernels.simd import (
     times,
     total,
 )
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
 ADDED = 4  # multiply-adds that adding a number to one in memory takes as long as
 GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
@@ -115,8 +116,9 @@ def _take_steps(
 
 @inlined
 def _step_map(
-    M: Array, q: Array, place: int, width: int, step: Any, scale: Array, E: Array, tie: Array, line: Array, smooth: bool
-) -> None:
+    M: Array, q: Array, place: int, width: int, step: Scalar, scale: Array, E: Array, tie: Array, line: Array,
+    smooth: bool,
+) -> None:  # fmt: skip
     """From G and b to the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
 
     Where there is neither l1 nor a bound (`smooth`), the rest of the prox goes into M and q.
@@ -133,8 +135,8 @@ def _step_map(
 
 @inlined
 def _pass_steps(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array,
-    x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Any, N: int,
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array,
+    x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Scalar, N: int,
 ) -> None:  # fmt: skip
     """N steps of a row, each with a pass over its ratings; the last two lines of x are its."""
     zero, pack, first = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 2
@@ -155,10 +157,10 @@ def _pass_steps(
 
 @inlined
 def _all_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
-    rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool, free: bool, smooth: bool,
-    M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array, g: Array,
-    scale: Array,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Scalar, N: int, passes: bool, free: bool,
+    smooth: bool, M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array,
+    g: Array, scale: Array,
 ) -> None:  # fmt: skip
     width, one, held, last_lines = out.shape[1], out.dtype.type(1), 0, x.shape[0] - 2
     scaled = False
@@ -210,7 +212,7 @@ def anchor_range(first: int, last: int, V: Array, Y: Array, beta: Array, out: Ar
 
 @inlined
 def dual_range(
-    first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array,
+    first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Scalar, Y: Array,
     change: Array,
 ) -> bool:  # fmt: skip
     """Y = Y_old + step beta (W - V) and what beta W + Y grew by, on flat arrays; whether all that is finite."""
@@ -234,7 +236,7 @@ def dual_range(
 
 
 @lru_cache
-def _prox_rows(line: int) -> Any:
+def _prox_rows(line: int) -> Callable[..., None]:
     """The loop for lines of a length that is known when compiling, or (0) of any.
 
     `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop works the anchors out
@@ -243,9 +245,9 @@ def _prox_rows(line: int) -> Any:
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        X: Array, out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int,
-        passes: bool, free: bool, smooth: bool, tied: Any, dual: Any, Y: Array, finite: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+        X: Array, out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Scalar, N: int,
+        passes: bool, free: bool, smooth: bool, tied: tuple[Array, ...], dual: Scalar, Y: Array, finite: Array,
     ) -> None:  # fmt: skip
         dtype, width = out.dtype, out.shape[1]
         size = line if line > 0 else numbers.shape[1]
@@ -287,8 +289,8 @@ class Lines(NamedTuple):
 
 
 def prox_steps(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int, passes: bool,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, L: Scalar, N: int, passes: bool,
 ) -> Array:  # fmt: skip
     """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows.
 
@@ -299,7 +301,7 @@ def prox_steps(
 
 
 def steps(
-    ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any, N: int,
+    ratings_of: ScaledRatings, F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Scalar, N: int,
     passes: bool,
 ) -> Array:  # fmt: skip
     """`prox_steps`."""
@@ -310,8 +312,8 @@ def steps(
 
 
 def item_steps(
-    ratings_of: tuple[Any, ...], U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
-    L: Any, N: int, passes: bool, dual: float,
+    ratings_of: ScaledRatings, U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
+    L: Scalar, N: int, passes: bool, dual: float,
 ) -> tuple[Array, Array, Array, bool]:  # fmt: skip
     """`steps` of W towards V - Y/beta and `dual_step` in one go: W, Y, what beta W + Y grew by, and is it finite.
 
@@ -326,8 +328,8 @@ def item_steps(
 
 
 def _steps(
-    out: Array, ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any,
-    N: int, passes: bool, tied: tuple[Array, ...], dual: Any, Y: Array, finite: Array,
+    out: Array, ratings_of: ScaledRatings, F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Scalar,
+    N: int, passes: bool, tied: tuple[Array, ...], dual: Scalar, Y: Array, finite: Array,
 ) -> None:  # fmt: skip
     (rows, width), (indptr, indices, *_) = X.shape, ratings_of
     step = X.dtype.type(1 / L)
@@ -343,8 +345,8 @@ def _steps(
 
 @njit(cache=True, nogil=True)
 def _gradient_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array,
-    out: Array, size: int,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    X: Array, out: Array, size: int,
 ) -> None:  # fmt: skip
     P, m = np.zeros((BLOCK, size), X.dtype), np.zeros(BLOCK, X.dtype)
     line, g = np.zeros((1, size), X.dtype), np.zeros(size, X.dtype)
@@ -359,7 +361,9 @@ def _gradient_rows(
             out[row, a] = g[a]
 
 
-def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def gradient_rows(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     """G x - b for each row x of X, in residual form."""
     out, size = np.empty_like(X), padded(X.shape[1], X.dtype)
     effort = len(indices) * size * 4
@@ -369,8 +373,8 @@ def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv
 
 @njit(cache=True, nogil=True)
 def _squared_errors(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array,
-    out: Array, size: int,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    X: Array, out: Array, size: int,
 ) -> None:  # fmt: skip
     P, m, line = np.zeros((BLOCK, size), X.dtype), np.zeros(BLOCK, X.dtype), np.zeros((1, size), X.dtype)
     for row in range(first, last):
@@ -383,7 +387,9 @@ def _squared_errors(
                 out[row] += e * e
 
 
-def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def squared_errors(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     """sum_k (x'f_k - m_k)^2 for each row x of X, in float64."""
     out, size = np.zeros(len(X)), padded(X.shape[1], X.dtype)
     effort = len(indices) * size * 3
@@ -392,7 +398,7 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
 
 
 @njit(cache=True)
-def frobenius(F: Array) -> Any:
+def frobenius(F: Array) -> Scalar:
     """||F'F||_F"""
     size = whole_packs(F.shape[1], lanes(F))
     P, G = np.zeros((BLOCK, size), F.dtype), np.zeros((size, size), F.dtype)
@@ -417,7 +423,7 @@ def _anchors(V: Array, Y: Array, beta: Array, out: Array) -> None:
     anchor_range(0, V.size, V, Y, beta, out)
 
 
-def anchors(V: Array, Y: Array, beta: Any) -> Array:
+def anchors(V: Array, Y: Array, beta: float | Array) -> Array:
     """V - Y/beta"""
     out = np.empty_like(V)
     _anchors(V.reshape(-1), Y.reshape(-1), np.asarray(beta, V.dtype).reshape(-1), out.reshape(-1))
@@ -425,11 +431,15 @@ def anchors(V: Array, Y: Array, beta: Any) -> Array:
 
 
 @njit(cache=True)
-def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> bool:
+def _dual_step(
+    V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Scalar, Y: Array, change: Array
+) -> bool:
     return bool(dual_range(0, V.size, V, W_old, Y_old, W, beta, step, Y, change))
 
 
-def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array, bool]:
+def dual_step(
+    V: Array, W_old: Array, Y_old: Array, W: Array, beta: float | Array, step: float
+) -> tuple[Array, Array, bool]:
     """Y = Y_old + step beta (W - V), by how much beta W + Y grew, and whether that is finite."""
     Y, change = np.empty_like(W), np.empty_like(W)
     flat = [array.reshape(-1) for array in (V, W_old, Y_old, W, np.asarray(beta, W.dtype))]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import count, pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def limited(threads: int) -> Iterator[None]:
         _limit = before
 
 
-def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *arguments: Any) -> None:
+def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *arguments: object) -> None:
     """kernel(first, last, *arguments) for all rows, cut into pieces of about equal work where that pays."""
     rows, threads = len(indptr) - 1, available()
     if threads == 1 or effort < WORTH or getattr(_inside, "thread", False):
@@ -112,7 +112,7 @@ def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[f
 
 def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list[R]:
     """function(task) of every task; this thread and the pool's take the next one until none is left."""
-    results: list[Any] = [None] * len(tasks)
+    results: dict[int, R] = {}
     turn = count()
     failed: list[BaseException] = []
 
@@ -131,7 +131,7 @@ def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list
     wait(helpers)
     if failed:
         raise failed[0]
-    return results
+    return [results[k] for k in range(len(tasks))]
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
