@@ -1,7 +1,7 @@
-"""The compiled building blocks of the kernels: factors of a row's ratings gathered into padded lines, and their Gram.
+"""Compiled building blocks of the kernels: gather the factors of a row's ratings, and compute their Gram.
 
-The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`lanes`), and the Gram grows
-by tiles of 4 lines and 2 packs that stay in registers over the block. Nothing here allocates, or counts references.
+The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`simd`). The Gram
+is summed in tiles of 4 lines and 2 packs that stay in registers over the block. Nothing here allocates memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fedmc.types import Array, Scalar
 ScaledRatings = tuple[Array, Array, Array, Scalar, Scalar]  # indptr, indices, ratings, shift, 1/scale
 
 BLOCK = 64  # ratings whose factors are gathered at a time
-WHOLE = 12  # ratings up to which half of the Gram is not worth mirroring
+WHOLE = 12  # ratings up to which computing the whole Gram is faster than half of it and mirroring
 
 
 @inlined
 def whole_packs(count: int, pack: int) -> int:
-    """The next multiple of a pack."""
+    """`count` rounded up to whole packs."""
     return (count + pack - 1) // pack * pack
 
 
@@ -61,7 +61,7 @@ def gather(
 def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool, minus: bool) -> None:
     """G += sum p p' (`minus`: -=) over the first lines of P: all of it, or the packs on and right of the diagonal.
 
-    G lies in the lines from `top` on; `fresh`: it is taken as 0 before.
+    G starts in line `top`; `fresh` overwrites it instead of adding.
     """
     width, step = P.shape[1], lanes(P)
     zero, sign = splat(P.dtype.type(0)), splat(P.dtype.type(-1 if minus else 1))

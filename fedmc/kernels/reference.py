@@ -1,6 +1,6 @@
-"""Plain numpy twins of the kernels, one row at a time: slow, readable, and what the kernels are held to.
+"""Plain numpy twins of the kernels, one row at a time: slow and readable, the oracle of the tests.
 
-They take the arguments of their namesakes in `kernels.py` and `solves.py`.
+They take the arguments of the functions of the same name in `steps.py` and `solves.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A small vocabulary of vector instructions for the kernels: packs of 4 float64 or 8 float32.
+"""Vector (SIMD) instructions for the kernels, on packs of 4 float64 or 8 float32.
 
-Numba's own vectoriser leaves short loops scalar, and matrices of a rank of 5 to 50 are nothing but short loops. A
-`place` is an index, or a pair of indices, of the first of the numbers in an array whose lines are multiples of a pack.
-With NUMBA_DISABLE_JIT=1 the same words work on slices of numpy arrays, which says what they mean.
+Numba's own vectoriser leaves short loops scalar, and with ranks of 5 to 50 all loops are short. A `place` is the index,
+or the pair of indices, of the first number of a pack in an array whose rows are padded to whole packs.
+With NUMBA_DISABLE_JIT=1 the same functions work on slices of numpy arrays: the readable definition of each.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Place = int | tuple[int, int]
 Values: TypeAlias = Sequence[ir.Value]
 Typed: TypeAlias = tuple[Signature, Callable[[BaseContext, ir.IRBuilder, Signature, Values], ir.Value]]
 BYTES = 32  # of a pack
-SHORT = 16  # numbers
+SHORT = 16  # numbers in a row up to which loops are compiled for its length
 
 
 @cache
 def padded(width: int, dtype: DType) -> int:
-    """The next multiple of a pack."""
+    """`width` rounded up to whole packs."""
     count = BYTES // int(np.dtype(dtype).itemsize)
     return -(-width // count) * count
 
 
 @cache
-def known(line: int, dtype: DType) -> int:
-    """The length of a line if loops are worth compiling for it alone, which is where it is short; else 0."""
+def static_length(line: int, dtype: DType) -> int:
+    """The length of a line if it is short enough for loops compiled for this length alone; else 0."""
     return line if line <= padded(SHORT, dtype) else 0
 
 
@@ -65,7 +65,7 @@ class _PackModel(models.PrimitiveModel):
 
 
 def intrinsic(function: Compiled) -> Compiled:
-    """Numba's, or the function's numpy twin of the same name where nothing is compiled."""
+    """Numba's `intrinsic`, or the numpy twin of the same name where nothing is compiled."""
     compiled = not getattr(config, "DISABLE_JIT", False)
     return _intrinsic(function) if compiled else _PLAIN[function.__name__]
 
@@ -126,7 +126,7 @@ def lanes(typing: TypingContext, array: types.Array) -> Typed:
 
 @intrinsic
 def load(typing: TypingContext, array: types.Array, place: types.Type) -> Typed:
-    """The numbers from a place on."""
+    """The pack that starts at a place."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         pointer = _pointer(context, builder, array, given[0], place, given[1])
@@ -137,15 +137,15 @@ def load(typing: TypingContext, array: types.Array, place: types.Type) -> Typed:
 
 @intrinsic
 def load_part(typing: TypingContext, array: types.Array, place: types.Type, count: types.Type) -> Typed:
-    """The first `count` numbers from a place on, and zeros; what lies behind them is not touched."""
+    """The first `count` numbers from a place on, then zeros; memory behind them is not read."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         vector = _vector(_element(array))
         pointer = _pointer(context, builder, array, given[0], place, given[1])
         wide = ir.VectorType(ir.IntType(64), vector.count)
-        wanted = _everywhere(builder, context.cast(builder, given[2], count, types.intp), vector.count)
+        limit = _everywhere(builder, context.cast(builder, given[2], count, types.intp), vector.count)
         numbers = ir.Constant(wide, list(range(vector.count)))
-        mask = builder.icmp_signed("<", numbers, wanted)
+        mask = builder.icmp_signed("<", numbers, limit)
         name = f"llvm.masked.load.v{vector.count}f{_element(array).bitwidth}.p0"
         kinds = [pointer.type, ir.IntType(32), mask.type, vector]
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, kinds), name)
@@ -175,7 +175,7 @@ def _everywhere(builder: ir.IRBuilder, number: ir.Value, count: int) -> ir.Value
 
 @intrinsic
 def splat(typing: TypingContext, number: types.Float) -> Typed:
-    """The same number everywhere."""
+    """A pack of the same number."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         return _everywhere(builder, given[0], _vector(number).count)
@@ -185,7 +185,7 @@ def splat(typing: TypingContext, number: types.Float) -> Typed:
 
 @intrinsic
 def spread(typing: TypingContext, array: types.Array, place: types.Type) -> Typed:
-    """The number at a place, everywhere."""
+    """A pack of the number at a place."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         pointer = _pointer(context, builder, array, given[0], place, given[1])
@@ -233,7 +233,7 @@ def plus(typing: TypingContext, a: Pack, b: Pack) -> Typed:
 
 @intrinsic
 def soft(typing: TypingContext, z: Pack, t: Pack) -> Typed:
-    """z moved towards 0 by t; not-a-number stays so."""
+    """Soft threshold: z moved towards 0 by t; NaN stays NaN."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         z, t = given
@@ -247,7 +247,7 @@ def soft(typing: TypingContext, z: Pack, t: Pack) -> Typed:
 
 @intrinsic
 def clip(typing: TypingContext, z: Pack, lo: Pack, hi: Pack) -> Typed:
-    """z inside of [lo, hi]; not-a-number stays so."""
+    """z clipped to [lo, hi]; NaN stays NaN."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         z, lo, hi = given
@@ -259,7 +259,7 @@ def clip(typing: TypingContext, z: Pack, lo: Pack, hi: Pack) -> Typed:
 
 @intrinsic
 def total(typing: TypingContext, pack: Pack) -> Typed:
-    """The sum of a pack's numbers, halves first."""
+    """The sum of a pack's numbers, added by halves."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         vector, count = given[0], given[0].type.count

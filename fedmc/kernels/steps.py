@@ -1,7 +1,7 @@
-"""The compiled inner loops; `reference.py` holds a plain numpy twin of each, which is its oracle.
+"""Compiled proximal gradient steps; `reference.py` holds a plain numpy twin of each, its oracle in tests.
 
 Rows of U are independent given W, and rows of W given U, so one kernel serves both halves. Row x with ratings
-m_k of the columns k needs of the other side's factors F only
+m_k of the columns k depends on the other side's factors F only through
 
     G = sum_k f_k f_k'        b = sum_k m_k f_k        gradient = G x - b
 
@@ -9,8 +9,8 @@ after which a step costs r^2 instead of a pass over the ratings. `rho` and `anch
 rho/2 (x - anchor)^2 of the W-half; rho has a row for each row of X, or one for all, or none (the U-half, not coupled).
 Ratings are read as (m - shift) * inv, so that centring and scaling need no copy of the data.
 
-Each loop works on the rows from `first` to `last`; `threads.over_rows` shares them out. A row's arithmetic never
-depends on how: same seed, same bits.
+Each loop works on the rows from `first` to `last`; `threads.over_rows` divides the rows among threads. A row's
+arithmetic does not depend on that division: same seed, same bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from fedmc.kernels.simd import (
     SHORT,
     clip,
     fma,
-    known,
     lanes,
     load,
     padded,
@@ -47,14 +46,15 @@ from fedmc.kernels.simd import (
     soft,
     splat,
     spread,
+    static_length,
     store,
     times,
     total,
 )
 from fedmc.types import Array, Scalar
 
-ADDED = 4  # multiply-adds that adding a number to one in memory takes as long as
-GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
+ADDED = 4  # cost of adding a number to one in memory, in multiply-adds
+GROUP = 4  # short rows whose steps are interleaved, which hides the latency of the arithmetic
 
 
 @inlined
@@ -103,7 +103,7 @@ def _take_steps(
     M: Array, q: Array, x: Array, rows: Array, held: int, l1: Array, scale: Array, lo: Array, hi: Array, N: int,
     smooth: bool, out: Array,
 ) -> None:  # fmt: skip
-    """N steps of each row that the group holds, and out with them."""
+    """N steps of each row in the group, written to `out`."""
     for n in range(N):
         for place in range(held):
             affine(M, q, x, place, n % 2, out.shape[1])
@@ -126,9 +126,9 @@ def _step_map(
     one, top = M.dtype.type(1), place * M.shape[1]
     for c in range(0, M.shape[1], lanes(M)):
         factor = load(scale, c) if smooth else splat(one)
-        less = times(splat(-step), factor)
+        negative = times(splat(-step), factor)
         for k in range(width):
-            store(M, (top + k, c), fma(less, load(M, (top + k, c)), load(E, (k, c))))
+            store(M, (top + k, c), fma(negative, load(M, (top + k, c)), load(E, (k, c))))
         pull = times(load(tie, (0, c)), load(line, (0, c)))
         store(q, (place, c), times(factor, fma(splat(step), load(q, (place, c)), pull)))
 
@@ -215,7 +215,7 @@ def dual_range(
     first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Scalar, Y: Array,
     change: Array,
 ) -> bool:  # fmt: skip
-    """Y = Y_old + step beta (W - V) and what beta W + Y grew by, on flat arrays; whether all that is finite."""
+    """Y = Y_old + step beta (W - V) and the change of beta W + Y, on flat arrays; returns whether both are finite."""
     zero, minus, one = splat(V.dtype.type(0)), splat(V.dtype.type(-1)), beta.size == 1
     pack, bad, rest = lanes(V), splat(V.dtype.type(0)), V.dtype.type(0)
     whole = first + (last - first) // pack * pack
@@ -237,10 +237,10 @@ def dual_range(
 
 @lru_cache
 def _prox_rows(line: int) -> Callable[..., None]:
-    """The loop for lines of a length that is known when compiling, or (0) of any.
+    """The loop compiled for this row length; 0 means any length.
 
-    `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop works the anchors out
-    first and takes the dual step last; the change of beta W + Y then lies where the anchors were.
+    `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop computes the
+    anchors first and takes the dual step last; `anchor` then holds the change of beta W + Y.
     """
 
     @njit(cache=True, nogil=True)
@@ -295,7 +295,7 @@ def prox_steps(
     """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows.
 
     A row without ratings that is coupled and otherwise free has a closed form: x = k x + (1 - k) anchor with
-    k = (L/(L + rho))^N. `passes`: never by the Gram, but with a pass over the ratings for each step.
+    k = (L/(L + rho))^N. `passes`: a pass over the ratings for each step, never the Gram.
     """
     return steps((indptr, indices, ratings, shift, inv), F, X, rho, anchor, Lines.of(l1, l2, lo, hi), L, N, passes)
 
@@ -315,7 +315,7 @@ def item_steps(
     ratings_of: ScaledRatings, U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
     L: Scalar, N: int, passes: bool, dual: float,
 ) -> tuple[Array, Array, Array, bool]:  # fmt: skip
-    """`steps` of W towards V - Y/beta and `dual_step` in one go: W, Y, what beta W + Y grew by, and is it finite.
+    """`steps` of W towards V - Y/beta and `dual_step` fused: W, Y, the change of beta W + Y, and whether it is finite.
 
     beta has a row for each item, or one for all.
     """
@@ -337,9 +337,10 @@ def _steps(
     keep = (L / (L + rho)) ** N if free else rho
     numbers = lines.numbers * np.array([[step], [step], [1], [1]], X.dtype)
     effort = len(indices) * width * (2 * N if passes else width / 2) + rows * N * width * 4
+    loop = _prox_rows(static_length(numbers.shape[1], X.dtype))
     threads.over_rows(
-        _prox_rows(known(numbers.shape[1], X.dtype)), indptr, effort, *ratings_of, F, X, out, rho * step, anchor, keep,
-        numbers, step, N, passes, free, lines.smooth, tied, dual, Y, finite,
+        loop, indptr, effort, *ratings_of, F, X, out, rho * step, anchor, keep, numbers, step, N, passes, free,
+        lines.smooth, tied, dual, Y, finite,
     )  # fmt: skip
 
 
@@ -415,7 +416,7 @@ def frobenius(F: Array) -> Scalar:
     return np.sqrt(squares)
 
 
-# Short loops keep Python's lock: to give it away and wait for it takes longer than they do.
+# Short loops hold the GIL: releasing it and waiting for it takes longer than the loops do.
 
 
 @njit(cache=True)
@@ -440,7 +441,7 @@ def _dual_step(
 def dual_step(
     V: Array, W_old: Array, Y_old: Array, W: Array, beta: float | Array, step: float
 ) -> tuple[Array, Array, bool]:
-    """Y = Y_old + step beta (W - V), by how much beta W + Y grew, and whether that is finite."""
+    """Y = Y_old + step beta (W - V), the change of beta W + Y, and whether both are finite."""
     Y, change = np.empty_like(W), np.empty_like(W)
     flat = [array.reshape(-1) for array in (V, W_old, Y_old, W, np.asarray(beta, W.dtype))]
     finite = _dual_step(*flat, W.dtype.type(step), Y.reshape(-1), change.reshape(-1))
