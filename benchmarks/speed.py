@@ -30,10 +30,10 @@ from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data import synthetic
+from fedmc.data.loading import read_source
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepared import open_prepared
 from fedmc.data.ratings import Ratings
-from fedmc.data.readers import read_source
 from fedmc.data.splits import at_random
 from fedmc.evaluation.pooled import pooled_rmse
 from fedmc.kernels import threads

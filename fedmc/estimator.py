@@ -10,8 +10,9 @@ import numpy as np
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data.builder import Duplicates
+from fedmc.data.loading import as_ratings
 from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
-from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model

@@ -6,16 +6,19 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.files import write_whole
-from fedmc.data.ratings import Ratings, as_ids
+from fedmc.data.ids import as_ids
+from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, require, unknown
 from fedmc.types import Array
 
+UnknownItems = Literal["refuse", "drop"]
 FORMAT, VERSION = "fedmc-catalogue", 1
 
 
@@ -26,7 +29,7 @@ class Catalogue:
     items: Array
 
     @classmethod
-    def of(cls, *parts: Any) -> Catalogue:
+    def of(cls, *parts: ArrayLike) -> Catalogue:
         """All items of these; whole numbers and strings together become strings."""
         ids = [as_ids(part, "item") for part in parts]
         if len({part.dtype.kind for part in ids}) > 1:
@@ -74,9 +77,7 @@ def load(path: str | Path) -> Catalogue:
     return catalogue
 
 
-def align(
-    ratings: Ratings, catalogue: Catalogue, unknown_items: Literal["refuse", "drop"] = "refuse"
-) -> tuple[Ratings, str | None]:
+def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = "refuse") -> tuple[Ratings, str | None]:
     """The ratings with the catalogue's columns, and a line about what was dropped."""
     if unknown_items not in ("refuse", "drop"):
         raise unknown("way to treat unknown items", unknown_items, ("refuse", "drop"))

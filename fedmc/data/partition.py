@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from fedmc.data.ratings import Ratings
@@ -93,7 +94,7 @@ def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Ar
     return _by_shares(users, shares / shares.sum(), seed)
 
 
-def owners_from_names(names: Any, users: int) -> Array:
+def owners_from_names(names: ArrayLike, users: int) -> Array:
     """From one client name per user; clients are numbered in the names' order."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
@@ -144,7 +145,7 @@ def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
 
 
 def make_shards(
-    train: Ratings, owner: Array, dtype: Any, test: Ratings | None = None, validation: Ratings | None = None
+    train: Ratings, owner: Array, dtype: DTypeLike, test: Ratings | None = None, validation: Ratings | None = None
 ) -> list[Shard]:
     """One shard per client; a client without a single training rating is refused."""
     shards = []

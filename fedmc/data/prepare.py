@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data import partition as partitions
 from fedmc.data import splits
 from fedmc.data.builder import Duplicates
-from fedmc.data.catalogue import Catalogue
+from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import is_prepared, open_prepared, verify, writing
@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     query: str | None = None
     duplicates: Duplicates = "refuse"
     catalogue: Path | None = None
-    unknown_items: Literal["refuse", "drop"] = "refuse"
+    unknown_items: UnknownItems = "refuse"
     split: str | None = None  # of the test ratings
     validation: str | None = None  # of what is left
     partition: str = "uniform"
