@@ -1,4 +1,4 @@
-"""The catalogue: which item is which column, sorted and hashed, so that separate organisations agree."""
+"""The catalogue: which item is which column, sorted and hashed, so that organisations can compare theirs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, *parts: ArrayLike) -> Catalogue:
-        """All items of these; whole numbers and strings together become strings."""
+        """The union of these items; a mixture of whole numbers and strings becomes strings."""
         ids = [as_ids(part, "item") for part in parts]
         if len({part.dtype.kind for part in ids}) > 1:
             ids = [part.astype(np.str_) for part in ids]
@@ -60,7 +60,7 @@ class Catalogue:
 
 
 def load(path: str | Path) -> Catalogue:
-    """A saved catalogue, whole and unchanged."""
+    """Read a saved catalogue and check its hash."""
     require(Path(path).is_file(), f"there is no catalogue {path}", DataError)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

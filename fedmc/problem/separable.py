@@ -35,7 +35,7 @@ class Coefficients:
 
     @cached_property
     def fixed(self) -> Array:
-        """Which coordinates can only have one value."""
+        """Which coordinates are fixed to one value."""
         return np.asarray(self.lo == self.hi)
 
     @cached_property
@@ -45,7 +45,7 @@ class Coefficients:
 
     @cached_property
     def values(self) -> Array:
-        """Of the fixed coordinates; 0 elsewhere."""
+        """The values of the fixed coordinates; 0 elsewhere."""
         return np.where(self.fixed, self.lo, 0.0)
 
     @cached_property
@@ -55,7 +55,7 @@ class Coefficients:
 
     @cached_property
     def closed(self) -> bool:
-        """Neither l1 nor a bound on the free coordinates: one Cholesky a row."""
+        """Neither l1 nor a bound on the free coordinates: one Cholesky solves a row."""
         unbounded = np.isneginf(self.lo[self.free]).all() and np.isposinf(self.hi[self.free]).all()
         return bool(unbounded and not self.l1.any())
 
@@ -118,7 +118,7 @@ class Separable(CoefficientCache):
         return Coefficients(*(np.full(width, getattr(self, f.name)) for f in fields(self)))
 
     def __str__(self) -> str:
-        """In words that `parse` understands."""
+        """The words that `penalties.parse` reads."""
         words = [f"{name}:{getattr(self, name)!r}" for name in ("l1", "l2") if getattr(self, name)]
         if self.lo > -np.inf or self.hi < np.inf:
             words.append(f"box:{self.lo!r},{self.hi!r}")

@@ -30,13 +30,13 @@ def is_database(source: str | Path) -> bool:
 
 
 def without_password(source: str) -> str:
-    """The address as it may be shown."""
+    """The address with its password replaced by stars."""
     shown = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", source)
     return re.sub(r"(?i)(password=)[^&\s]*", r"\1***", shown)
 
 
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
-    """The rows a query gives, as they come."""
+    """The rows of a query's result, streamed."""
     shown = without_password(source)
     require(query is not None and query.strip() != "", f"{shown} needs a query: --query 'select ...'", DataError)
     dbapi, address = _driver(source)

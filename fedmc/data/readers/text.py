@@ -33,7 +33,7 @@ class TextFile(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a text file is cut into fields."""
+    """How a text file is divided into fields."""
 
     delimiter: str
     names: list[str]
@@ -114,14 +114,14 @@ def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator
         except pa.ArrowInvalid:
             continue
         table.reverse()
-        yield from _given_back((table.pop() for _ in range(len(table))), role)
+        yield from _released((table.pop() for _ in range(len(table))), role)
         return
     with file.open() as opened, pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader:
-        yield from _given_back(_gathered(reader), role)
+        yield from _released(_gathered(reader), role)
 
 
 def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator[pa.RecordBatch]:
-    """Larger batches from small ones: the reader holds many blocks ahead, so that these must be small."""
+    """Join small batches: the reader buffers many blocks, so its blocks must be small."""
     waiting: list[pa.RecordBatch] = []
     for batch in itertools.chain(reader, [None]):
         if batch is not None:
@@ -131,8 +131,8 @@ def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator
             waiting = []
 
 
-def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, pa.Array]]:
-    """The batches' columns; their memory goes back to the system as they are done with, or it would count twice."""
+def _released(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, pa.Array]]:
+    """The batches' columns; Arrow's memory is released after use, or the peak would count it twice."""
     for number, batch in enumerate(batches):
         yield dict(zip(role.names, batch.columns, strict=True))
         if number % 8 == 0:
@@ -154,7 +154,7 @@ def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22
 
 
 def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
-    """Whether the first row's ids are whole numbers: if not, there is no use in trying."""
+    """Whether the first row's ids are whole numbers; if not, parsing them as such would fail."""
     places = [layout.names.index(name) for name in (role.user, role.item)]
     for number, fields in _lines(file, layout):
         if not (layout.header and number == 1):
@@ -169,7 +169,7 @@ def _scan(file: TextFile) -> tuple[int, bool]:
         while piece := opened.read(1 << 22):
             zeros = zeros or has_leading_zero(np.frombuffer(before + piece, np.uint8))
             more, inside = count_lines(np.frombuffer(piece, np.uint8), inside)
-            lines, before = lines + more, piece[-2:]  # two bytes more, to see across the seam
+            lines, before = lines + more, piece[-2:]  # two bytes of overlap, for fields at the boundary
     return lines, zeros
 
 
@@ -188,7 +188,7 @@ def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 
 def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
-    """Find the line that is wrong and say what was expected there."""
+    """Find the first bad line and raise an error that says what was expected there."""
     place = layout.names.index(role.rating)
     for number, fields in _lines(file, layout):
         if layout.header and number == 1:
