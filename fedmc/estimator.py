@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from fedmc.algorithms.protocol import Algorithm, Sampler
 from fedmc.algorithms.settings import DType, Normalise, Preset, Settings, Update
 from fedmc.data.builder import Duplicates
+from fedmc.data.loading import as_ratings, clients_of_users
 from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
-from fedmc.data.ratings import Ratings, RatingsLike, as_ratings, clients_of_users
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
@@ -132,7 +133,7 @@ class FedMC:
     client_of_user_: Array = field(init=False)
     n_features_in_: int = field(init=False)
 
-    def fit(self, X: RatingsLike, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
+    def fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
         """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
 
         `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per
@@ -174,18 +175,18 @@ class FedMC:
         """The n best items of each user: (ids, scores)."""
         return self._model().recommend(users, n, exclude_seen=exclude_seen)
 
-    def fold_in(self, X: RatingsLike, y: ArrayLike | None = None) -> Model:
+    def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
         """A model for users nobody has seen, from their ratings: it predicts and recommends for them."""
         return self._model().fold_in(self._ratings(X, y))
 
-    def transform(self, X: RatingsLike) -> Array:
+    def transform(self, X: object) -> Array:
         """X with its missing entries filled in, for known and new users alike: users x all items."""
         return self._model().transform(self._ratings(X, None))
 
-    def fit_transform(self, X: RatingsLike, y: ArrayLike | None = None) -> Array:
+    def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
         return self.fit(X, y).transform(X)
 
-    def score(self, X: RatingsLike, y: ArrayLike | None = None) -> float:
+    def score(self, X: object, y: ArrayLike | None = None) -> float:
         """Minus the RMSE on these ratings: higher is better."""
         ratings = self._ratings(X, y)
         entries = ratings.matrix.tocoo()
@@ -224,7 +225,7 @@ class FedMC:
             raise InputError("this FedMC is not fitted yet: call fit first")
         return self.model_
 
-    def _ratings(self, X: RatingsLike, y: ArrayLike | None) -> Ratings:
+    def _ratings(self, X: object, y: ArrayLike | None) -> Ratings:
         if y is None:
             return as_ratings(X, duplicates=self.duplicates)
         pairs = np.asarray(X)
@@ -232,18 +233,14 @@ class FedMC:
         require(two, f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
         return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.duplicates)
 
-    def _owners(self, ratings: Ratings, X: RatingsLike, clients: Clients | None) -> Array:
+    def _owners(self, ratings: Ratings, X: object, clients: Clients | None) -> Array:
         count = len(ratings.users)
         if clients is None:
             return assign_users(count, self.clients, self.seed)
         if isinstance(clients, str):
-            named = hasattr(X, "__arrow_c_stream__")
-            require(named, f"clients={clients!r} names a column: pass a DataFrame", DataError)
             clients = clients_of_users(X, clients)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
-            require(
-                not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError
-            )
+            require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
             clients = [clients[user] for user in ratings.users.tolist()]
         return owners_from_names(cast(ArrayLike, clients), count)

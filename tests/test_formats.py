@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedmc.data.ratings import Ratings, as_ratings
-from fedmc.data.readers import read_source
+from fedmc.data.loading import as_ratings, read_source
+from fedmc.data.ratings import Ratings
 from fedmc.data.readers.writing import write_table
 from fedmc.errors import FedmcError
 

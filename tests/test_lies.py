@@ -23,7 +23,7 @@ from fedmc.federation.secagg_messages import (
 )
 from fedmc.federation.wire import decode, encode, from_bytes, to_bytes
 from fedmc.privacy.secagg.protocol import Collector
-from fedmc.problem.subproblem import Scaling
+from fedmc.problem.scaling import Scaling
 from tests.world import (
     ITEMS,
     NODES,

@@ -17,7 +17,7 @@ from fedmc.errors import InputError, TooFewError
 from fedmc.federation.server import checkpoint
 from fedmc.federation.wire import decode, decode_reply, from_bytes
 from fedmc.privacy.dp.mechanism import spent
-from fedmc.problem.subproblem import Scaling
+from fedmc.problem.scaling import Scaling
 from fedmc.training.fixed_point import STEP_OF_SUMS
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds

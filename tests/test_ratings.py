@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from fedmc.data.loading import as_ratings
 from fedmc.data.partition import assign_users, make_shards, owners_from_names
-from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError
 from tests.conftest import planted

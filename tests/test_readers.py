@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedmc.data.readers import read_source
+from fedmc.data.loading import read_source
 from fedmc.errors import FedmcError
 
 

@@ -126,11 +126,10 @@ class LinearisedADMM(Algorithm):
         old = self.first_state(shard, broadcast) if state is None else state
         settings, V, tie = broadcast.settings, broadcast.V, beta_of(broadcast)
         U = self.fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, broadcast)
-        half = ItemHalf(V, tie, broadcast.clients, settings.penalty_of_copies, settings.dual_step)
-        problem = by_item(shard, broadcast)
-        W, Y, change, finite = subproblem.item_round(
-            problem, U, (old.W, old.Y), half, settings.inner_steps, settings.passes
+        half = ItemHalf(
+            broadcast.clients, settings.penalty_of_copies, settings.inner_steps, settings.passes, settings.dual_step
         )
+        W, Y, change, finite = subproblem.item_round(by_item(shard, broadcast), U, (old.W, old.Y), V, tie, half)
         if joined:
             change = (tie * W + Y).astype(W.dtype, copy=False)
         check_finite(finite, shard, broadcast)

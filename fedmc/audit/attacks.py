@@ -12,7 +12,7 @@ factors it sent, the items' popularity, the scale that ratings are on. Whether t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -21,9 +21,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 from scipy.stats import rankdata
 
+from fedmc.algorithms.leakage import Leakage, Observation, Pulls
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
-from fedmc.algorithms.leakage import Leakage, Observation, Pulls
 from fedmc.problem.penalties import coefficients
 from fedmc.types import Array
 

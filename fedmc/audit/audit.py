@@ -229,7 +229,9 @@ def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int)
     return [results.newcomers(size, False, *single, lone), results.newcomers(size, True, *many, len(batch))]
 
 
-def _newcomers(truth: Clients, usual: list[Observation], came: Sequence[tuple[Observation, int]]) -> tuple[float, float]:
+def _newcomers(
+    truth: Clients, usual: list[Observation], came: Sequence[tuple[Observation, int]]
+) -> tuple[float, float]:
     """AUC of the best score, and of popularity, for clients that came with these sums; `usual` are sums without."""
     right: dict[str, list[float]] = {}
     guess = []

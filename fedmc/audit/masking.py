@@ -11,9 +11,9 @@ from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.messages import SUM_BITS
 from fedmc.errors import require
 from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
 from fedmc.privacy.secagg.member import Member
 from fedmc.privacy.secagg.session import Session, threshold_of
-from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
 from fedmc.types import Array
 
 

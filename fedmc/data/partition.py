@@ -1,4 +1,4 @@
-"""Which client each user belongs to, and the ratings of each client by user and by item: its shard."""
+"""Partition users among clients, and build each client's shard: its ratings by user and by item."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from fedmc.data.ratings import Ratings
@@ -44,14 +45,14 @@ class Shard:
 
     @cached_property
     def by_item(self) -> sparse.csr_array:
-        """The transpose of `by_user`: `by_rated` with a row for every item, the same numbers in memory."""
+        """The transpose of `by_user`: `by_rated` with a row for every item, without a copy of the data."""
         counts = np.zeros(self.by_user.shape[1] + 1, np.int32)
         counts[self.rated + 1] = np.diff(self.by_rated.indptr)
         return _as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
 
 
 def together(shards: Sequence[Shard]) -> Shard:
-    """Several clients as one: their users below each other, and each one's rated items, so that items come again."""
+    """Several clients as one shard: users and rated items are stacked, so an item can occur once for each client."""
     if len(shards) == 1:
         return shards[0]
     first = np.cumsum([0, *(len(shard.users) for shard in shards)])
@@ -62,7 +63,7 @@ def together(shards: Sequence[Shard]) -> Shard:
 
 
 def _below(parts: Sequence[sparse.csr_array], moved: Array, columns: int) -> sparse.csr_array:
-    """The rows of all parts, the columns of each moved to the right by that many."""
+    """The rows of all parts stacked, with the column numbers of each part increased by `moved`."""
     counts = [len(part.indices) for part in parts]
     starts = np.cumsum([0, *counts[:-1]], dtype=np.int32)
     indptr = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
@@ -102,7 +103,7 @@ def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Ar
     return _by_shares(users, shares / shares.sum(), seed)
 
 
-def owners_from_names(names: Any, users: int) -> Array:
+def owners_from_names(names: ArrayLike, users: int) -> Array:
     """From one client name per user; clients are numbered in the names' order."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
@@ -153,7 +154,7 @@ def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
 
 
 def make_shards(
-    train: Ratings, owner: Array, dtype: Any, test: Ratings | None = None, validation: Ratings | None = None
+    train: Ratings, owner: Array, dtype: DTypeLike, test: Ratings | None = None, validation: Ratings | None = None
 ) -> list[Shard]:
     """One shard per client; a client without a single training rating is refused."""
     shards = []
@@ -186,7 +187,7 @@ def rated_rows(by_user: sparse.csr_array) -> tuple[Array, sparse.csr_array]:
 
 
 def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
-    """int32 indices, sorted: one compiled form of each kernel, and a fixed order of every sum."""
+    """Sorted int32 indices, so that each kernel is compiled once and every sum has a fixed order."""
     matrix.sort_indices()
     matrix.indices = matrix.indices.astype(np.int32, copy=False)
     matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
@@ -194,14 +195,14 @@ def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
 
 
 def _rows(matrix: sparse.csr_array, rows: slice) -> sparse.csr_array:
-    """Neighbouring rows, the same numbers in memory."""
+    """Neighbouring rows, without a copy of the data."""
     indptr = matrix.indptr[rows.start : rows.stop + 1]
     here = slice(indptr[0], indptr[-1])
     return _as_csr(matrix.data[here], matrix.indices[here], indptr - indptr[0], matrix.shape[1])
 
 
 def _as_csr(data: Array, indices: Array, indptr: Array, columns: int) -> sparse.csr_array:
-    """Arrays that are known to be in order."""
+    """A CSR matrix of arrays that are already sorted."""
     matrix = sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)
     matrix.has_sorted_indices = True
     return matrix
@@ -215,7 +216,7 @@ def _checked(clients: int, users: int, seed: int) -> int:
 
 
 def _by_shares(users: int, shares: Array, seed: int) -> Array:
-    """Users in random order, cut into clients of these shares, every client with one user at least."""
+    """Users in random order, divided among clients by these shares, at least one user each."""
     spare = users - len(shares)
     sizes = 1 + np.floor(shares * spare).astype(np.int64)
     sizes[np.argsort(-(shares * spare % 1), kind="stable")[: users - sizes.sum()]] += 1

@@ -1,4 +1,4 @@
-"""From a study to a folder of outcomes. Each (case, seed) is a file that appears whole: a killed run goes on there.
+"""Run a study into a folder of outcomes, one file for each (case, seed), so that a killed run can be resumed.
 
 study.json        what is run            outcomes/CASE-SEED.json   one run each
 curves.csv        every measured round   summary.csv, summary.json   by method, over seeds    times.csv   seconds
@@ -13,10 +13,11 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.algorithms.settings import Settings
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
@@ -33,8 +34,11 @@ from fedmc.types import Array
 MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 
 
+Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
+
+
 class Parts(NamedTuple):
-    """The split and the clients of one seed, the same for every case."""
+    """The split and the partition of one seed, the same for every case."""
 
     train: Ratings
     test: Ratings
@@ -48,7 +52,7 @@ class Outcome(NamedTuple):
     method: str
     seed: int
     key: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     diverged: str | None
 
 
@@ -58,7 +62,7 @@ def run(
     on_case: Callable[[str, int, bool], None] = lambda label, seed, done: None,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Outcome]:
-    """Run what is not there yet; gives all outcomes in the study's order."""
+    """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
     _claim(folder, study)
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
     ratings = load_source(study.source, group=group, times=splits.needs_times(study.test))
@@ -88,11 +92,11 @@ def run_case(
     if case.central:
         began = time.perf_counter()
         rmse = _central_rmse(case, parts, settings)
-        row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
+        row: Row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
     warm_up(settings, settings.dtype)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     seconds, up, down, diverged = 0.0, 0, 0, None
     running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)
     try:
@@ -107,7 +111,7 @@ def run_case(
     return Outcome(case.label, case.method, seed, key, rows, diverged)
 
 
-def _central_rmse(case: Case, parts: Parts, settings: Any) -> float:
+def _central_rmse(case: Case, parts: Parts, settings: Settings) -> float:
     if case.method == "pooled":
         return pooled.pooled_rmse(parts.train, parts.test, settings)
     if case.method == "alone":
@@ -118,7 +122,7 @@ def _central_rmse(case: Case, parts: Parts, settings: Any) -> float:
 
 
 def fingerprint_of(ratings: Ratings) -> str:
-    """The ratings' hash, so that outcomes of other data are not taken for these."""
+    """A hash of the ratings, so that outcomes of other data are not reused."""
     matrix = ratings.matrix
     digest = hashlib.sha256()
     for array in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data.astype(np.float64)):
@@ -140,9 +144,9 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
 
 
 def _claim(folder: Path, study: Study) -> None:
-    """Make the folder, or go on in one that holds the same study."""
+    """Create the folder, or resume in one that holds the same study."""
     path = folder / "study.json"
-    words = json.dumps(study.to_dict(), indent=1)
+    content = json.dumps(study.to_dict(), indent=1)
     if path.exists():
         if json.loads(path.read_text(encoding="utf-8")) != study.to_dict():
             raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
@@ -150,7 +154,7 @@ def _claim(folder: Path, study: Study) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
     (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-    write_whole(path, words.encode())
+    write_whole(path, content.encode())
 
 
 def _load(path: Path, key: str) -> Outcome | None:

@@ -1,11 +1,11 @@
-"""What is compared: cases (a method, its settings) on one source, over seeds; the same split, clients and budget."""
+"""What a comparison runs: cases (a method and its settings) on one source, with the same seeds, splits and clients."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from fedmc.algorithms import methods
 from fedmc.algorithms.settings import Settings
@@ -32,11 +32,11 @@ FEDERATED = {
 
 @dataclass(frozen=True)
 class Case:
-    """One curve: a method and the settings that differ from its preset."""
+    """One curve: a method, and the settings that differ from its preset."""
 
     label: str
     method: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = [*FEDERATED, *CENTRAL]
@@ -48,9 +48,9 @@ class Case:
         return self.method in CENTRAL
 
     def settings(self, seed: int, active: int) -> Settings:
-        """The settings of its run; a baseline solves the same problem as the preset it is compared under."""
+        """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
         options = dict(self.options)
-        preset = options.pop("preset", "paper" if self.method == "fedmc-paper" else "fast")
+        preset = str(options.pop("preset", "paper" if self.method == "fedmc-paper" else "fast"))
         if self.method == "fedmc-exact":
             options["update"] = "exact"
         if self.method in methods.NAMES:
@@ -75,9 +75,56 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
+class StudyOptions(TypedDict, total=False):
+    """The fields of a `Study` that have a default."""
+
+    seeds: tuple[int, ...]
+    clients: int
+    active: int
+    rounds: int
+    test: str
+    partition: str
+    measure_every: int
+
+
+class CaseDict(TypedDict):
+    label: str
+    method: str
+    options: dict[str, object]
+
+
+class PanelDict(TypedDict):
+    y: str
+    x: str
+    title: str
+    labels: list[str]
+
+
+class FigureDict(TypedDict):
+    name: str
+    title: str
+    panels: list[PanelDict]
+
+
+class StudyDict(TypedDict):
+    """A study in JSON."""
+
+    title: str
+    source: str
+    cases: list[CaseDict]
+    figures: list[FigureDict]
+    seeds: list[int]
+    clients: int
+    active: int
+    rounds: int
+    test: str
+    partition: str
+    measure_every: int
+
+
 @dataclass(frozen=True)
 class Study:
-    """Cases on one source, and how to draw them."""
+    """Cases on one source, and the figures of their outcomes."""
 
     title: str
     source: str
@@ -99,20 +146,31 @@ class Study:
         labels = [case.label for case in self.cases]
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+    def to_dict(self) -> StudyDict:
+        """The study as JSON gives it back."""
+        plain: StudyDict = json.loads(json.dumps(asdict(self)))
+        return plain
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Study:
-        figures = [
-            Figure(f["name"], f["title"], tuple(Panel(**(p | {"labels": tuple(p["labels"])})) for p in f["panels"]))
-            for f in plain["figures"]
-        ]
-        cases = tuple(Case(**case) for case in plain["cases"])
-        return cls(**(plain | {"cases": cases, "figures": tuple(figures), "seeds": tuple(plain["seeds"])}))
+    def from_dict(cls, plain: StudyDict) -> Study:
+        cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
+        figures = tuple(
+            Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
+        )
+        seeds = tuple(plain["seeds"])
+        return cls(
+            plain["title"], plain["source"], cases, figures, seeds, plain["clients"], plain["active"], plain["rounds"],
+            plain["test"], plain["partition"], plain["measure_every"],
+        )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:
-        """What an outcome depends on, hashed: an outcome with another key is not this one's."""
-        what = {name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")}
+        """A hash of everything an outcome depends on; a stored outcome with another key is run again."""
+        what: dict[str, object] = {
+            name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")
+        }
         what |= {"measure_every": self.measure_every, "case": asdict(case), "seed": seed, "data": fingerprint}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _panel(plain: PanelDict) -> Panel:
+    return Panel(plain["y"], plain["x"], plain["title"], tuple(plain["labels"]))

@@ -1,40 +1,108 @@
-"""Plug-ins: what installed packages declare under an entry-point group of ours.
+"""Names that installed packages add, found through entry points.
 
-A package of one's own adds names with a table in its pyproject.toml:
+A package adds a penalty called `mine` with these lines in its pyproject.toml:
 
     [project.entry-points."fedmc.penalties"]
-    ball = "my_package:Ball"
+    mine = "package.module:factory"
 
-The groups are fedmc.algorithms, fedmc.penalties, fedmc.losses and fedmc.samplers. No code ever travels: a name works
-where the package is installed, and is refused elsewhere.
+The factory is called with the numbers that follow the name: `mine:0.5,2` calls `factory(0.5, 2.0)`. The object it
+returns must give the same words back as its `str`, because models and federations carry the words, never code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from fedmc.errors import InputError
+from fedmc.errors import FedmcError, InputError, require
+
+PENALTIES, LOSSES = "fedmc.penalties", "fedmc.losses"
 
 
 @cache
-def _declared(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=group)}
+def _installed(group: str) -> dict[str, list[EntryPoint]]:
+    """The entry points of a group by name, read once in a process."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, []).append(point)
+    return found
 
 
 def names(group: str) -> list[str]:
-    """The names that installed packages declare in a group."""
-    return sorted(_declared(group))
+    """The names that installed packages add to a group, sorted."""
+    return sorted(_installed(group))
 
 
 def find(group: str, name: str) -> object | None:
-    """What a name stands for in a group; None where no installed package declares it."""
-    point = _declared(group).get(name)
-    if point is None:
+    """The object that an installed package offers under a name, or None where no package does."""
+    points = _installed(group).get(name, [])
+    packages = {_package(point) for point in points}
+    if len(packages) > 1:
+        raise InputError(f"{name!r} in {group} is offered by {', '.join(sorted(packages))}: uninstall all but one")
+    if not points:
         return None
+    point = points[0]
     try:
-        found: object = point.load()
-    except Exception as error:  # whatever importing somebody else's package can raise
-        package = point.dist.name if point.dist else point.module
-        raise InputError(f"the plug-in {name!r} of package {package} cannot be loaded: {error}") from error
-    return found
+        loaded: object = point.load()
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"{name!r} of package {_package(point)} cannot be loaded from {point.value} ({cause}): "
+            "repair, upgrade or uninstall the package"
+        ) from error
+    return loaded
+
+
+def build(group: str, words: str) -> object | None:
+    """The object that words such as `mine:0.5,2` stand for, or None where no installed package has the name.
+
+    It is refused unless its `str` leads back to itself.
+    """
+    name, _, text = words.partition(":")
+    factory = find(group, name)
+    if factory is None:
+        return None
+    if not callable(factory):
+        raise InputError(f"{name!r} in {group} must be a function or a class, got {type(factory).__name__}")
+    made = _call(factory, words, numbers(repr(words), text))
+    again = str(made)
+    require(
+        _leads_back(factory, name, again),
+        f"{words!r} describes itself as {again!r}, which is not its name and numbers: "
+        f"give {type(made).__name__} a __str__ that returns words such as {words!r}",
+    )
+    return made
+
+
+def numbers(what: str, text: str) -> list[float]:
+    """The numbers in a text, with commas between them; none where it is empty. Errors begin with `what`."""
+    try:
+        return [float(number) for number in text.split(",")] if text else []
+    except ValueError:
+        raise InputError(f"{what}: {text!r} should be numbers with a comma between") from None
+
+
+def _call(factory: Callable[..., object], words: str, arguments: list[float]) -> object:
+    try:
+        return factory(*arguments)
+    except FedmcError:
+        raise
+    except Exception as error:
+        raise InputError(f"{words!r} cannot be made of the numbers {arguments}: {error}") from error
+
+
+def _leads_back(factory: Callable[..., object], name: str, words: str) -> bool:
+    """Whether words have this name, and the object made of them the same words."""
+    first, _, text = words.partition(":")
+    if first != name:
+        return False
+    try:
+        return str(_call(factory, words, numbers(repr(words), text))) == words
+    except InputError:
+        return False
+
+
+def _package(point: EntryPoint) -> str:
+    """The package that an entry point belongs to, as pip knows it."""
+    return point.dist.name if point.dist is not None else point.value.partition(":")[0]

@@ -1,4 +1,4 @@
-"""How ratings enter the model."""
+"""How ratings are centred and scaled before the model sees them."""
 
 from __future__ import annotations
 

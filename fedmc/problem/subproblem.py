@@ -1,4 +1,4 @@
-"""The inner problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
+"""The sub-problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
 
     f(X) = sum over the ratings of loss(x_row' f_column, m)        (+ a penalty, + a coupling to V)
 
@@ -7,16 +7,17 @@ Square loss with a separable penalty runs in the compiled kernels; everything el
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.kernels import solves, steps
+from fedmc.kernels.gram import ScaledRatings
 from fedmc.problem.losses import Loss, Square
-from fedmc.problem.penalties import Coefficients, Coupling, Penalty, coefficients
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, coefficients
 from fedmc.problem.scaling import Scaling
-from fedmc.types import Array
+from fedmc.types import Array, DType
 
 
 class Problem(NamedTuple):
@@ -27,7 +28,7 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
-def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
+def raw(problem: Problem) -> ScaledRatings:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     number = matrix.data.dtype.type
@@ -100,20 +101,20 @@ def prox_steps(
 
 
 class ItemHalf(NamedTuple):
-    """What ties a client's W to V: V itself, beta, the number of clients, W's own penalty, and the dual step."""
+    """How the W half of a round is solved."""
 
-    V: Array
-    beta: float | Array
     clients: int
-    penalty: Penalty
+    penalty: Penalty  # on W: fixed columns only
+    steps: int
+    passes: bool  # a pass over the ratings for each step, never by the Gram
     dual_step: float
 
 
 def item_round(
-    problem: Problem, U: Array, old: tuple[Array, Array], half: ItemHalf, N: int, passes: bool
+    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Step, half: ItemHalf
 ) -> tuple[Array, Array, Array, bool]:
-    """The W half and the dual step from (W, Y): the new W and Y, what beta W + Y grew by, and whether it is finite."""
-    V, beta, clients, penalty, dual = half
+    """The W half and the dual step from (W, Y): new W and Y, the change of beta W + Y, and whether it is finite."""
+    clients, penalty, N, passes, dual = half
     (W, Y), numbers = old, coefficients(penalty, V.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
         L, weight = W.dtype.type(lipschitz(U, problem.loss)), np.asarray(beta, W.dtype)
@@ -125,12 +126,10 @@ def item_round(
     return W_new, *steps.dual_step(V, W, Y, W_new, beta, dual)
 
 
-def _lines(numbers: Coefficients, dtype: Any) -> steps.Lines:
-    key = "lines", dtype
-    if key not in numbers.remembered:
-        numbers.remembered[key] = steps.Lines.of(*(number.astype(dtype) for number in numbers))
-    lines: steps.Lines = numbers.remembered[key]
-    return lines
+def _lines(numbers: Coefficients, dtype: DType) -> steps.Lines:
+    if dtype not in numbers.lines:
+        numbers.lines[dtype] = steps.Lines.of(*(number.astype(dtype) for number in numbers))
+    return numbers.lines[dtype]
 
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
@@ -186,7 +185,7 @@ def unpacked(S: Array) -> tuple[Array, Array]:
 
 
 def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
-    """The penalty's numbers if the kernels can solve the inner problem to its end: square loss, separable penalty."""
+    """The penalty's numbers if the kernels can solve the sub-problem exactly: square loss, separable penalty."""
     return coefficients(penalty, width) if isinstance(loss, Square) else None
 
 
