@@ -109,7 +109,7 @@ def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list
     """The attacks on what each of these clients sent."""
     heard = {client: engine.heard[client] for client in targets if engine.heard[client]}
     if not heard:
-        raise InputError("none of the clients looked at was drawn: raise --rounds")
+        raise InputError("none of the clients looked at was drawn: raise rounds")
     guess = [_rated(truth, client, truth.popularity(client)) for client in heard]
     found = [results.items(results.EACH, _told(truth, heard), float(np.nanmean(guess)), len(heard))]
     alone = [client for client in heard if len(truth.shards[client].users) == 1]

@@ -73,7 +73,7 @@ class Planned:
 
 def watch(shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int) -> Watched:
     """Run so many rounds and listen."""
-    require(len(listen_to) > 0, "nobody takes part in the first round: raise --active")
+    require(len(listen_to) > 0, "nobody takes part in the first round: raise active")
     engine = Watched(shards, listen_to)
     for _ in islice(rounds(engine, settings, measure_every=number + 1), number + 1):
         pass

@@ -9,6 +9,8 @@ from typing import Any
 
 from fedmc.algorithms import methods
 from fedmc.algorithms.settings import Settings
+from fedmc.data.builder import Duplicates
+from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 
 CENTRAL = {
@@ -90,6 +92,9 @@ class Study:
     test: str = "random:0.2"
     partition: str = "uniform"
     measure_every: int = 1
+    columns: tuple[str, ...] | None = None
+    query: str | None = None
+    duplicates: Duplicates = "refuse"
 
     def __post_init__(self) -> None:
         require(len(self.cases) > 0, "a comparison needs at least one method")
@@ -100,7 +105,9 @@ class Study:
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
 
     def to_dict(self) -> dict[str, Any]:
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        """For JSON; without the password that a database's URL may hold."""
+        plain = asdict(self) | {"source": without_password(self.source)}
+        return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Study:
@@ -109,7 +116,9 @@ class Study:
             for f in plain["figures"]
         ]
         cases = tuple(Case(**case) for case in plain["cases"])
-        return cls(**(plain | {"cases": cases, "figures": tuple(figures), "seeds": tuple(plain["seeds"])}))
+        columns = None if plain.get("columns") is None else tuple(plain["columns"])
+        made = {"cases": cases, "figures": tuple(figures), "seeds": tuple(plain["seeds"]), "columns": columns}
+        return cls(**(plain | made))
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:
         """What an outcome depends on, hashed: an outcome with another key is not this one's."""

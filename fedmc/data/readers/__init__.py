@@ -38,7 +38,7 @@ def batches(source: str | Path, wanted: Wanted, query: str | None = None) -> Ite
     """The rows of a source, whatever it is."""
     if databases.is_database(source):
         return databases.read(str(source), query, wanted)
-    require(query is None, f"--query goes with a database, not with {source}", DataError)
+    require(query is None, f"a query goes with a database, not with {source}", DataError)
     path = Path(source)
     require(path.exists(), f"there is no file {path}", DataError)
     if path.is_dir() or archives.is_archive(path):
