@@ -19,7 +19,7 @@ from fedmc.cli.simulate import check_memory, set_active, warm_up
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.data.readers.databases import without_password
-from fedmc.report.audit import write_report
+from fedmc.report.audit import AuditRecord, write_report
 
 Option = typer.Option
 HEADINGS = ("the server wants to know", "it sees", "attack", "guess", "advantage")
@@ -86,8 +86,10 @@ def audit(
     for mode, findings in found.items():
         _print_findings(mode, findings)
     about = {"source": without_password(source), "clients": len(federation.shards), "rounds": rounds}
-    said = about | {"partition": partition} | made[0].to_dict() | {"privacy": privacy}
-    record = {"settings": said, "modes": {mode: [one.record() for one in findings] for mode, findings in found.items()}}
+    record: AuditRecord = {
+        "settings": about | {"partition": partition} | made[0].to_dict() | {"privacy": privacy},
+        "modes": {mode: [one.record() for one in findings] for mode, findings in found.items()},
+    }
     if out is not None:
         print_text(f"audit saved in {write_report(out, record)}")
     if as_json:

@@ -77,7 +77,9 @@ def compare(
 def reproduce(
     experiment: Annotated[
         Literal["convergence", "inner-steps", "sparsity", "budget"],
-        typer.Argument(help="The experiment; budget is ours, the others are the paper's.", metavar="EXPERIMENT"),
+        typer.Argument(
+            help="convergence, inner-steps or sparsity of the paper, or budget (ours).", metavar="EXPERIMENT"
+        ),
     ],
     data: Annotated[
         str, Option(help="Ratings: whatever `train` takes, or like:ml-1m for synthetic ones of that size.")

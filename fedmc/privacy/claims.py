@@ -27,3 +27,16 @@ def claim(settings: Settings) -> str:
         "privacy plain: ratings and user factors stay at home, but the server sees each client's message, and can tell "
         "from it what was rated. Nothing is claimed"
     )
+
+
+TRAVELS = {
+    "plain": "The server saw each client's own updates.",
+    "secagg": "The updates were masked: the server saw only their sums over cohorts.",
+    "dp": "Each client added noise to its updates for differential privacy; the server saw each client's noisy ones.",
+    "dp+secagg": "The updates were masked and noisy: the server saw only noisy sums over cohorts.",
+}
+
+
+def what_travels(privacy: str) -> str:
+    """What the server saw of the clients' updates in a run of this privacy mode, in a sentence."""
+    return TRAVELS[privacy]
