@@ -1,4 +1,4 @@
-"""The real command: what it prints, what it leaves behind, and how it refuses."""
+"""The command: what it prints, what it leaves behind, and how it refuses. Real processes only where they matter."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmc.cli import COMMANDS
+from fedmc.cli.lazy import Entry, LazyGroup, in_flags
+from fedmc.cli.lazy import load as load_command
 from fedmc.model import load
+from tests.command import fedmc
 from tests.conftest import planted
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
 FAST = ["--clients", "4", "--rounds", "3", "--rank", "2"]
 
 
-def run(*arguments, cwd, code=0, **options):
-    done = subprocess.run(
-        [FEDMC, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120, **options
-    )
+def run(*arguments, cwd, code=0):
+    done = fedmc(*arguments, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     return done
@@ -195,7 +197,7 @@ BAD_FILES = {
     "not a number": (HEADER + "1,2,3\n1,3,good\n", "line 3: the rating should be a number, got 'good'"),
     "NaN": (HEADER + "1,2,3\n1,3,nan\n", "line 3: the rating must be finite, got 'nan'"),
     "infinite": (HEADER + "1,2,3\n1,3,-inf\n", "line 3: the rating must be finite, got '-inf'"),
-    "duplicates": (HEADER + "1,2,3\n1,2,4\n", "--duplicates last|mean"),
+    "duplicates": (HEADER + "1,2,3\n1,2,4\n", "(--duplicates last or --duplicates mean)"),
 }
 
 
@@ -216,7 +218,7 @@ BAD_OPTIONS = {
     "beta negative": (["--beta=-1"], "beta must be a finite number above 0 or 'auto', got -1.0"),
     "beta words": (["--beta", "much"], "beta must be a number above 0 or 'auto', got 'much'"),
     "penalty": (["--penalty-users", "l9:1"], "unknown penalty 'l9': choose one of"),
-    "preset": (["--preset", "slow"], "unknown preset 'slow': choose one of paper, fast"),
+    "preset": (["--preset", "slow"], "'slow' is not one of 'fast', 'paper'"),
     "rank words": (["--rank", "many"], "not a valid integer"),
     "columns": (["--columns", "user,item,stars"], "there is no column 'stars'"),
     "same column": (["--columns", "user,user,rating"], "three different columns"),
@@ -225,7 +227,7 @@ BAD_OPTIONS = {
     "validation share": (["--validation", "0.0001"], "leaves no rating to validate on"),
     "test share": (["--test", "1.5"], "below 1, got 1.5"),
     "patience": (["--patience", "3"], "add --validation"),
-    "privacy": (["--privacy", "much"], "unknown privacy 'much': choose one of plain, secagg, dp, dp+secagg"),
+    "privacy": (["--privacy", "much"], "'much' is not one of 'plain', 'secagg', 'dp', 'dp+secagg'"),
     "too few to hide among": (["--privacy", "secagg"], "4 clients are too few to hide among, min_cohort is 10"),
     "small cohort": (["--privacy", "secagg", "--min-cohort", "2"], "min_cohort must be at least 3"),
     "epsilon": (["--privacy", "dp", "--epsilon", "0"], "epsilon must be above 0, got 0.0"),
@@ -283,7 +285,7 @@ def test_duplicates_can_be_settled(tmp_path):
             way,
             cwd=tmp_path,
         )
-    refuse("train", "twice.csv", "--duplicates", "first", "--out", "x", cwd=tmp_path, message="unknown way")
+    refuse("train", "twice.csv", "--duplicates", "first", "--out", "x", cwd=tmp_path, message="'first' is not one of")
 
 
 def test_unknown_ids(trained, table):
@@ -384,11 +386,101 @@ def test_divergence_keeps_the_last_finite_model(table, tmp_path):
     assert np.sqrt(np.mean((predicted - train.matrix.data) ** 2)) == pytest.approx(last["train_rmse"], rel=1e-6)
 
 
+def every_command(table=COMMANDS, before=()):
+    for name, entry in table.items():
+        yield (*before, name), entry
+        if isinstance(entry, LazyGroup):
+            yield from every_command(entry.table, (*before, name))
+
+
+@pytest.mark.parametrize("words", [words for words, _ in every_command()], ids=" ".join)
+def test_help_of_every_command(tmp_path, words):
+    said = run(*words, "--help", cwd=tmp_path).stdout
+    assert said.startswith(f"Usage: fedmc {' '.join(words)} ")
+    assert "\\" not in said
+    assert "Positional" not in said
+
+
+def test_every_option_and_argument_is_explained():
+    for words, entry in every_command():
+        if isinstance(entry, Entry):
+            for parameter in load_command(entry, words[-1]).params:
+                assert parameter.help, (words, parameter.name)
+
+
 def test_help_and_version(tmp_path):
     for command in ("train", "evaluate", "predict", "recommend", "info", "demo"):
         assert command in run("--help", cwd=tmp_path).stdout
         assert "Usage" in run(command, "--help", cwd=tmp_path).stdout
     assert run("--version", cwd=tmp_path).stdout.startswith("fedmc 0.")
+    assert "[required]" in run("train", "--help", cwd=tmp_path).stdout
+    assert "[default: 10]" in run("train", "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["federation", "tarin"], "No such command 'tarin'. Did you mean 'train'?"),
+        (["train", "x.csv", "--rnak", "3"], "No such option '--rnak'. Did you mean '--rank'?"),
+        (["nothing-like-it"], "No such command 'nothing-like-it'."),
+    ],
+)
+def test_a_mistyped_word_gets_one_suggestion(tmp_path, words, message):
+    done = run(*words, cwd=tmp_path, code=2)
+    assert done.stderr.splitlines()[-1] == f"Error: {message}"
+
+
+def test_errors_name_the_options_of_their_command():
+    def said(message):
+        return in_flags(message, load_command(COMMANDS["train"], "train").params)
+
+    assert said("use update='exact', or spill=FOLDER") == "use --update exact, or --spill FOLDER"
+    assert said("choose another path, or overwrite=True to replace it").endswith("or --overwrite to replace it")
+    assert said("it needs a query: query='select ...'") == "it needs a query: --query 'select ...'"
+    assert said("penalty_items='auto': give penalty_items") == "--penalty-items auto: give penalty_items"
+    assert said("host/db?query=1 and entry='all' stay") == "host/db?query=1 and entry='all' stay"
+
+
+def test_a_command_without_its_extra_says_which(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.delitem(sys.modules, "fedmc.cli.node_start", raising=False)
+    for name in [name for name in sys.modules if name.startswith(("fedmc.federation.flower", "flwr."))]:
+        monkeypatch.delitem(sys.modules, name)
+    refuse("node", "start", cwd=tmp_path, message="pip install 'fedmc[flower]'")
+
+
+def test_the_installed_script(table, tmp_path):
+    """One real process each for success, a refusal by the parser and one by the library."""
+    for words, code, said in (
+        (["--version"], 0, "fedmc 0."),
+        (["train", str(table), "--preset", "slow"], 2, "is not one of"),
+        (["info", "none.npz"], 2, "error: there is no model file none.npz"),
+    ):
+        done = subprocess.run([FEDMC, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("share", ["0.25", "random:0.25"])
+def test_a_split_has_two_spellings_everywhere(table, tmp_path, share):
+    run("train", table, *FAST, "--test", share, "--validation", share, "--out", "run", cwd=tmp_path)
+    seen = load(tmp_path / "run" / "model.npz").seen.nnz
+    assert seen == len(planted()) - round(0.25 * len(planted())) - round(0.25 * (0.75 * len(planted())))
+    done = run("prepare", table, "--split", share, "--out", "shards", cwd=tmp_path)
+    assert f"{len(planted()) - round(0.25 * len(planted()))} ratings" in done.stdout.replace(",", "")
+    run("tune", table, "--clients", "4", "--ranks", "1", "--trials", "1", "--rounds", "1", "--validation", share,
+        "--test", share, cwd=tmp_path)  # fmt: skip
+    refuse("tune", table, "--validation", "last:2", cwd=tmp_path, message="a share such as 0.2 or random:0.2 is needed")
+
+
+def test_both_recommend_commands_take_the_same_number(trained, table):
+    spellings = [("-n", "2"), ("--n", "2"), ("--number", "2")]
+    best = {run("recommend", "run", "u3", *words, cwd=table.parent).stdout for words in spellings}
+    assert len(best) == 1
+    at_node = {run("node", "recommend", trained, "u3", *words, cwd=table.parent).stdout for words in spellings}
+    assert at_node == best
 
 
 def test_a_read_only_place_is_said(table, tmp_path):

@@ -169,7 +169,7 @@ def test_align_reports_what_is_outside():
     assert report is None
     assert wide.matrix.toarray().tolist() == [[0, 1, 2, 0, 0], [0, 0, 0, 0, 3]]
     with pytest.raises(
-        DataError, match=r"2 ratings are of 2 items outside of the catalogue \(20, 30\).*--unknown-items drop"
+        DataError, match=r"2 ratings are of 2 items outside of the catalogue \(20, 30\).*unknown_items='drop'"
     ):
         align(ratings, Catalogue.of([10]))
     kept, report = align(ratings, Catalogue.of([10]), "drop")
@@ -384,7 +384,7 @@ def test_the_commands(tmp_path):
     assert "leave --users" in fedmc(
         "data", "synth", "--like", "ml-1m", "--users", 5, "--out", "y", cwd=tmp_path, code=2
     )
-    assert "unknown set" in fedmc("data", "synth", "--like", "imdb", "--out", "y", cwd=tmp_path, code=2)
+    assert "'imdb' is not one of" in fedmc("data", "synth", "--like", "imdb", "--out", "y", cwd=tmp_path, code=2)
 
 
 def test_a_damaged_shard_stops_training(shards, tmp_path):

@@ -9,7 +9,7 @@ import threading
 import zipfile
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedmc.cli import app
 from fedmc.data import downloads

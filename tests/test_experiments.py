@@ -210,7 +210,7 @@ def test_reproduce_and_report_commands(table, tmp_path):
     again = run("report", "out")
     assert again.stdout.strip().endswith("report.html")
     for words, message in (
-        (("reproduce", "everything"), "unknown experiment 'everything'"),
+        (("reproduce", "everything"), "'everything' is not one of"),
         (("compare", table, "--methods", "fedmc,magic"), "unknown method 'magic'"),
         (("compare", table, "--seeds", "1,x"), "--seeds takes whole numbers"),
         (("report", tmp_path), "not a run folder"),

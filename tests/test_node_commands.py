@@ -1,11 +1,9 @@
-"""`fedmc federation init` and what `fedmc node` checks before anything is sent: real commands, no server needed."""
+"""`fedmc federation init` and what `fedmc node` checks before anything is sent; no server needed."""
 
 from __future__ import annotations
 
 import sqlite3
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fedmc.cli.federation_demo import NAMES, set_up
 from fedmc.data.catalogue import Catalogue
+from fedmc.data.prepared import open_prepared
 from fedmc.federation.setup import keys, layout
+from tests.command import fedmc
 from tests.conftest import planted
-
-
-def fedmc(*words, folder=None):
-    command = [sys.executable, "-c", "from fedmc.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
 
 
 @pytest.fixture
@@ -117,6 +112,15 @@ def test_a_database_is_a_source_too(made, tmp_path):
     assert "of 40 users" in done.stderr
 
 
+@pytest.mark.parametrize("share", ["random:0.1", "0.1"])
+def test_a_nodes_config_takes_both_spellings_of_a_split(made, share):
+    config = made / "north" / "config.toml"
+    config.write_text(config.read_text().replace('test = "random:0.2"', f'test = "{share}"'))
+    assert fedmc("node", "check", made / "north").returncode == 0
+    shard = open_prepared(made / "north" / "shard").shards[0]
+    assert shard.test.nnz == round(0.1 * (shard.test.nnz + shard.by_user.nnz))
+
+
 @pytest.mark.slow
 def test_what_a_node_refuses_before_it_connects(made, tmp_path):
     north, command = made / "north", ("node", "start", made / "north")
@@ -174,6 +178,13 @@ def test_a_server_that_is_not_there_is_said(made):
         (("--patience", "0"), "--patience must be above 0"),
         (("--active", "9"), "9"),
         (("--penalty-users", "auto"), "fedmc tune"),
+        (("--privacy", "much"), "'much' is not one of"),
+        (("--beta", "much"), "beta must be a number above 0 or 'auto', got 'much'"),
+        (("--inner-steps", "0"), "inner_steps must be at least 1, got 0"),
+        (("--loss", "mse"), "unknown loss 'mse'"),
+        (("--sampler", "dice"), "unknown sampler 'dice'"),
+        (("--method", "fedmagic"), "unknown method 'fedmagic'"),
+        (("--normalise", "much"), "'much' is not one of"),
     ],
 )
 def test_train_refuses(made, options, said):

@@ -20,6 +20,7 @@ class FedAvg(Algorithm):
     """
 
     name = "fedavg"
+    label = "FedAvg"
     state_types = (LocalState,)
     leakage = AveragingLeakage()
     mu = 0.0
@@ -46,4 +47,5 @@ class FedProx(FedAvg):
     """Federated averaging with a proximal term."""
 
     name = "fedprox"
+    label = "FedProx"
     mu = 0.1

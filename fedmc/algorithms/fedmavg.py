@@ -20,6 +20,7 @@ class FedMAvg(Algorithm):
     """
 
     name = "fedmavg"
+    label = "FedMAvg"
     state_types = (LocalState,)
     leakage = AveragingLeakage()
     as_printed = False
@@ -43,4 +44,5 @@ class PrintedFedMAvg(FedMAvg):
     """FedMAvg with the step length that the paper prints."""
 
     name = "fedmavg-printed"
+    label = "FedMAvg, steps as printed"
     as_printed = True

@@ -19,6 +19,7 @@ class FedMGS(Algorithm):
     """
 
     name = "fedmgs"
+    label = "FedMGS"
     state_types = (LocalState,)
     leakage = GradientLeakage()
 

@@ -62,6 +62,7 @@ class Algorithm(Protocol):
     """Inherit from this class; override what differs."""
 
     name: str = ""
+    label: str = ""  # in tables and figures; the name if it is empty
     state_types: tuple[type[State], ...] = ()  # NamedTuples with a field U; a node's store writes and reads them
     unused_settings: Set[str] = frozenset()  # settings that mean nothing here: giving one is refused
     cumulative: bool = False  # the server keeps a running sum of contributions, and changes of it travel

@@ -34,6 +34,7 @@ class Scaffold(Algorithm):
     """
 
     name = "scaffold"
+    label = "SCAFFOLD"
     state_types = (ControlState,)
     leakage = ControlLeakage()
 

@@ -1,59 +1,86 @@
-"""The `fedmc` command. Heavy imports happen inside the commands, so that help comes at once."""
+"""The `fedmc` command. Each subcommand's module is imported when it is first used, so that help comes at once."""
 
 from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 
-import typer
+import click
 
-from fedmc.cli import audit, compare, data, demo, federation, node, server, train, tune, use
+from fedmc import __version__
+from fedmc.cli.lazy import Entry, LazyGroup
 from fedmc.errors import FedmcError
 
-app = typer.Typer(
-    name="fedmc",
+CATALOGUE = {
+    "make": Entry("fedmc.cli.catalogue:make", "Write a catalogue of the items of a source."),
+    "merge": Entry("fedmc.cli.catalogue:merge", "Merge several catalogues into one."),
+    "check": Entry("fedmc.cli.catalogue:check", "Check that a catalogue covers a source."),
+}
+DATA = {
+    "list": Entry("fedmc.cli.data:list_sets", "List the public data sets."),
+    "info": Entry("fedmc.cli.data:info", "Show origin, size and licence of a data set."),
+    "get": Entry("fedmc.cli.data:get", "Download a data set."),
+    "synth": Entry("fedmc.cli.data:synth", "Generate synthetic ratings."),
+}
+FEDERATION = {
+    "init": Entry("fedmc.cli.federation_setup:init", "Create keys, certificates and folders."),
+    "renew": Entry("fedmc.cli.federation_setup:renew", "Renew the server's certificate."),
+    "train": Entry("fedmc.cli.federation_train:train", "Train a model over all organisations."),
+    "resume": Entry("fedmc.cli.federation_train:resume", "Resume a run that stopped."),
+    "stop": Entry("fedmc.cli.federation_status:stop", "Stop a run; it can be resumed."),
+    "status": Entry("fedmc.cli.federation_status:status", "Show server, nodes and the last run."),
+    "demo": Entry("fedmc.cli.federation_demo:demo", "Run a whole federation on this machine."),
+}
+NODE = {
+    "check": Entry("fedmc.cli.node:check", "Check ratings, keys and the connection."),
+    "start": Entry("fedmc.cli.node_start:start", "Take part in training runs."),
+    "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
+    "recommend": Entry("fedmc.cli.model:recommend_at_node", "Recommend items to the organisation's own users."),
+}
+SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
+COMMANDS: dict[str, Entry | click.Group] = {
+    "train": Entry("fedmc.cli.train:train", "Train a model over simulated clients."),
+    "tune": Entry("fedmc.cli.tune:tune", "Choose rank and penalty on held-out ratings."),
+    "audit": Entry("fedmc.cli.audit:audit", "Attack the messages that a run would send."),
+    "compare": Entry("fedmc.cli.compare:compare", "Compare methods on the same data and budget."),
+    "reproduce": Entry("fedmc.cli.compare:reproduce", "Run the experiments of the paper."),
+    "report": Entry("fedmc.cli.report:report", "Write the report of a run or a comparison."),
+    "evaluate": Entry("fedmc.cli.model:evaluate", "Measure a model's error on ratings."),
+    "predict": Entry("fedmc.cli.model:predict", "Predict ratings."),
+    "recommend": Entry("fedmc.cli.model:recommend", "Recommend items to users."),
+    "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
+    "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
+    "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),
+    "data": LazyGroup("data", DATA, help="Public and synthetic data sets."),
+    "demo": Entry("fedmc.cli.demo:demo", "Train on real film ratings and compare."),
+    "federation": LazyGroup(
+        "federation",
+        FEDERATION,
+        help="Train across organisations that keep their ratings.\n\n"
+        "`init` makes a folder for the server and one for each organisation. `fedmc server start` and `fedmc node "
+        "start` run them, `train` trains. `demo` shows all of it on this machine.",
+    ),
+    "server": LazyGroup("server", SERVER, help="The machine that the organisations' nodes connect to."),
+    "node": LazyGroup("node", NODE, help="One organisation's side of a federation."),
+}
+
+app = LazyGroup(
+    "fedmc",
+    COMMANDS,
     help="Matrix completion across organisations that may not pool their data.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich takes longer to load than all of help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.command("audit")(audit.audit)
-app.command("compare")(compare.compare)
-app.command("reproduce")(compare.reproduce)
-app.command("report")(compare.report)
-app.command("evaluate")(use.evaluate)
-app.command("predict")(use.predict)
-app.command("recommend")(use.recommend)
-app.command("info")(use.info)
-app.command("prepare")(data.prepare)
-app.add_typer(data.catalogue, name="catalogue")
-app.add_typer(data.data, name="data")
-app.command("demo")(demo.demo)
-app.add_typer(federation.federation, name="federation")
-app.add_typer(server.server, name="server")
-app.add_typer(node.node, name="node")
+click.version_option(__version__, prog_name="fedmc", message="%(prog)s %(version)s")(app)
 
 
-@app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
-    if version:
-        from fedmc import __version__
-
-        typer.echo(f"fedmc {__version__}")
-        raise typer.Exit()
-
-
-def main() -> None:
-    """Run the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command. An error that the user can mend is one line on stderr and exit code 2, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(arguments, prog_name="fedmc")
     except (FedmcError, OSError, MemoryError) as error:
         sys.stderr.write(f"error: {error or 'out of memory'}\n")
         sys.exit(2)

@@ -7,29 +7,31 @@ from typing import Annotated
 
 import typer
 
-from fedmc.cli.display import print_table, progress_of_rounds, say, warm_up
+from fedmc.algorithms.settings import Settings
+from fedmc.cli.display import print_table, print_text
+from fedmc.cli.runs import RunFolder
+from fedmc.cli.simulate import rounds_bar, warm_up
+from fedmc.data import datasets
+from fedmc.data.partition import Federation, assign_users, make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.data.splits import at_random as split
+from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
+from fedmc.privacy.claims import claim
+from fedmc.report.run import write_report
+from fedmc.training import simulation
+from fedmc.training.simulation import Run
+from fedmc.training.stopping import Stop
 
 CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 30, 5
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Of the split, the clients and the start.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where model and report go; an earlier run there is replaced.")] = Path(
+    seed: Annotated[int, typer.Option(help="Random seed of the split, the clients and the start.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for model and report; an earlier run there is replaced.")] = Path(
         "runs/demo"
     ),
 ) -> None:
     """Train on 100,004 real film ratings spread over 20 clients, and compare with the alternatives."""
-    from fedmc.algorithms.settings import Settings
-    from fedmc.cli.runs import RunFolder
-    from fedmc.data import datasets
-    from fedmc.data.partition import Federation, assign_users, make_shards
-    from fedmc.data.splits import at_random as split
-    from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
-    from fedmc.privacy.claims import claim
-    from fedmc.report.run import write_report
-    from fedmc.training import simulation
-    from fedmc.training.stopping import Stop
-
     folder = RunFolder(out, overwrite=True)
     ratings = datasets.demo()
     train, test = split(ratings, 0.2, seed)
@@ -38,39 +40,44 @@ def demo(
     federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
     typer.echo(claim(settings), err=True)
     warm_up(settings, federation)
-    with progress_of_rounds(ROUNDS) as show:
+    with rounds_bar(ROUNDS) as show:
         run = simulation.train(federation, settings, Stop(ROUNDS), on_round=show)
     others = {
         "biases only, pooled": bias_rmse(train, test),
         "each client alone": alone_rmse(train, test, owner, settings),
         "pooled ALS, to convergence": pooled_rmse(train, test, settings),
     }
+    _save(folder, settings, run, others)
+    federated = simulation.summary(run.history)
+    leaves = ("every rating", "nothing", "every rating")
+    rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
+    sent = f"updates, {federated['bytes_up'] / 1e6:.0f} MB"
+    rows.insert(2, (f"fedmc, {ROUNDS} rounds", sent, federated["test_rmse"]))
+    _print_result(ratings, rows, out)
+
+
+def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, float]) -> None:
+    """The run folder, with a report that shows the alternatives too."""
+    about: dict[str, str | int] = {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
     with folder.staged() as staged:
-        staged.write_settings(
-            settings.to_dict() | {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
-        )
+        staged.write_settings(settings.to_dict() | about)
         for round in run.history:
             staged.append(round.record())
         run.model.save(staged.path / "model.npz")
         write_report(staged.path, others)
-    federated = simulation.summary(run.history)
-    leaves = ("every rating", "nothing", "every rating")
-    rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
-    rows.insert(2, (f"fedmc, {ROUNDS} rounds", f"sums, {federated['bytes_up'] / 1e6:.0f} MB", federated["test_rmse"]))
-    _show(ratings, rows, out)
 
 
-def _show(ratings: object, rows: list[tuple[str, str, float]], out: Path) -> None:
+def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]], out: Path) -> None:
     title = f"{ratings}, {CLIENTS} clients, 20 % held out, rank {RANK}"
     columns = "method", "what leaves a client", "test RMSE (stars)"
     print_table(title, columns, [(name, leaves, f"{rmse:.4f}") for name, leaves, rmse in rows])
     alone, federated, pooled = rows[1][2], rows[2][2], rows[3][2]
-    better = "less" if federated < alone else "more"
+    side = "below" if federated < alone else "above"
     against = f"{abs(federated / pooled - 1):.1%} {'below' if federated < pooled else 'above'}"
-    say(
-        f"Training together without sharing a rating errs {abs(1 - federated / alone):.1%} {better} than each client "
-        f"alone, and ends {against} the same model on pooled data. "
-        "Only changes to sums over each item travelled; user factors and ratings stayed where they were."
+    print_text(
+        f"Training together without sharing a rating gives an error {abs(1 - federated / alone):.1%} {side} that of "
+        f"each client alone, and {against} that of the same model on pooled data. "
+        "Only updates of the item factors travelled; user factors and ratings stayed where they were."
     )
-    say(f"report in {out / 'report.html'}: open it in a browser")
-    say(f"model kept in {out}: try  fedmc recommend {out} 1")
+    print_text(f"report in {out / 'report.html'}: open it in a browser")
+    print_text(f"model saved in {out}: try  fedmc recommend {out} 1")

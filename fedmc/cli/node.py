@@ -1,35 +1,26 @@
-"""`fedmc node`: one organisation's side of a federation."""
+"""`fedmc node check` and `identity`, and what they share with `start`."""
 
 from __future__ import annotations
 
-import logging
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fedmc.cli.display import log_to_stderr
+from fedmc.errors import require
+from fedmc.federation.node.organisation import Opened, ledger_of, open_folder
+from fedmc.federation.setup import identities, tls_check
+from fedmc.federation.setup.layout import NodeConfig, load_node
 
-node = typer.Typer(
-    help="One organisation's side of a federation: its ratings stay in its folder.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
-Folder = Annotated[Path, typer.Argument(help="The organisation's folder, as it was handed over.")]
+Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
+Reread = Annotated[bool, typer.Option("--reread", help="Read the ratings from their source again, for a new run.")]
 
 
-@node.command("check")
-def check(
-    folder: Folder = Path(), reread: Annotated[bool, typer.Option("--reread", help="Read the source again.")] = False
-) -> None:
-    """Read the ratings; check them, the catalogue, the keys and whether the server can be reached. Sends nothing."""
-    from fedmc.federation.setup import tls_check
-    from fedmc.federation.setup.layout import load_node
-
+def check(folder: Folder = Path(), reread: Reread = False) -> None:
+    """Check ratings, catalogue, keys and whether the server can be reached. Nothing is sent."""
     config = load_node(folder)
-    _say(config, _open(config, reread))
-    _say_privacy(config)
+    open_ratings(config, reread)
+    _print_privacy(config)
     try:
         tls_check.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
@@ -37,102 +28,51 @@ def check(
         typer.echo(f"server: {error}")
 
 
-@node.command("start")
-def start(
-    folder: Folder = Path(),
-    reread: Annotated[bool, typer.Option("--reread", help="Read the source again: for a new run.")] = False,
-    poll: Annotated[float, typer.Option(help="Seconds between two questions for work.")] = 0.2,
-) -> None:
-    """Take part: answer the server until told to stop (Ctrl-C or SIGTERM).
-
-    Ratings are read once, into the folder's `shard`, so that a run keeps to the same ones over restarts. What the
-    server sends is data: no code of it ever runs here. Ends with code 2 where trying again would not help.
-    """
-    from fedmc.federation.flower.node_client import Place, serve
-    from fedmc.federation.node.organisation import make_node
-    from fedmc.federation.node.store import Store
-    from fedmc.federation.setup.layout import load_node
-
-    log_to_stderr()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    config = load_node(folder)
-    with Store(config.path("state")) as store:
-        opened = _open(config, reread)
-        _say(config, opened)
-        place = Place(config.server, config.path("ca.crt"), opened.keys, config.path("state") / "node-id")
-        answer = make_node(config, opened, store).answer_bytes
-        serve(answer, place, poll=poll, on_online=lambda: logging.getLogger("fedmc.node").info("online"))
-
-
-@node.command("identity")
 def identity(
     folder: Folder = Path(),
     renew: Annotated[bool, typer.Option("--renew", help="Make a new key, which nobody else has ever had.")] = False,
-    pin: Annotated[list[str] | None, typer.Option(help="NAME=KEY: another organisation's, as it told you.")] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(help="NAME=KEY: trust this key of another organisation; may be repeated.")
+    ] = None,
 ) -> None:
-    """Show whose keys secure aggregation trusts here; make this organisation's own anew, or take in another's.
+    """Show which keys secure aggregation trusts here. Renew this organisation's own key, or pin another's.
 
-    Read the keys to each other over a channel that the server does not run. The same list belongs into every folder.
+    Read the keys to each other over a channel that the server does not control. Every folder needs the same list.
     """
-    from fedmc.errors import require
-    from fedmc.federation.setup import identities
-    from fedmc.federation.setup.layout import load_node
-
     config = load_node(folder)
-    listed = config.path(identities.LIST)
+    path = config.path(identities.LIST)
     if renew:
-        identities.pin(listed, config.organisation, identities.make(folder))
+        identities.pin(path, config.organisation, identities.make(folder))
     for one in pin or []:
         name, sign, public = one.partition("=")
         require(sign == "=", f"--pin takes NAME=KEY, got {one!r}")
-        identities.pin(listed, name, public)
-    for name, public in identities.load(listed):
+        identities.pin(path, name, public)
+    for name, public in identities.load(path):
         typer.echo(f"{name}={public}{'   (this organisation)' if name == config.organisation else ''}")
 
 
-@node.command("recommend")
-def recommend(
-    folder: Folder,
-    users: Annotated[list[str], typer.Argument(help="Ids of this organisation's users.")],
-    n: Annotated[int, typer.Option(help="Items for each.")] = 10,
-) -> None:
-    """The best items for this organisation's own users, by the model of its last run. Nothing is sent."""
-    from fedmc.cli.use import recommend as by_model
-    from fedmc.errors import require
-
-    path = folder / "model.npz"
-    require(path.is_file(), f"there is no model in {folder} yet: it comes at the end of a training run")
-    by_model(path, users, n=n)
-
-
-def _open(config: Any, reread: bool) -> Any:
-    from fedmc.federation.node.organisation import open_folder
-
+def open_ratings(config: NodeConfig, reread: bool) -> Opened:
+    """Open the organisation's folder and say on stderr what is in it."""
     opened = open_folder(config, reread)
     if opened.report is not None:
         typer.echo(f"dropped: {opened.report}", err=True)
+    shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
+    test = 0 if shard.test is None else shard.test.nnz
+    typer.echo(
+        f"{config.organisation}: {shard.by_user.nnz:,} ratings of {len(shard.users):,} users and {len(shard.rated):,} "
+        f"of {len(catalogue):,} items ({test:,} more for testing); catalogue {catalogue.hash[:12]}",
+        err=True,
+    )
     return opened
 
 
-def _say_privacy(config: Any) -> None:
-    """What the organisation agreed to, and what it has spent."""
-    from fedmc.federation.node.organisation import ledger_of
-
-    hidden = f", among at least {config.min_cohort}" if any("secagg" in one for one in config.accept) else ""
-    typer.echo(f"takes part in runs of the kinds {', '.join(config.accept)}{hidden}")
+def _print_privacy(config: NodeConfig) -> None:
+    """The privacy modes that the organisation accepts, and the budget that it has spent."""
+    cohort = (
+        f", over at least {config.min_cohort} organisations" if any("secagg" in one for one in config.accept) else ""
+    )
+    typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
     if config.epsilon and config.path("ledger.sqlite").exists():
         with ledger_of(config) as ledger:
-            typer.echo(
-                f"privacy budget: epsilon {ledger.spent():.4g} of {config.epsilon:g} spent, delta {config.delta:g}"
-            )
-
-
-def _say(config: Any, opened: Any) -> None:
-    shard = opened.prepared.shards[0]
-    test = 0 if shard.test is None else shard.test.nnz
-    known = opened.prepared.catalogue
-    typer.echo(
-        f"{config.organisation}: {shard.by_user.nnz:,} ratings of {len(shard.users):,} users and {len(shard.rated):,} "
-        f"of {len(known):,} items ({test:,} more to test on); catalogue {known.hash[:12]}",
-        err=True,
-    )
+            spent = f"epsilon {ledger.spent():.4g} of {config.epsilon:g} spent"
+            typer.echo(f"privacy budget: {spent}, delta {config.delta:g}")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from fedmc.data.files import check_target, free, staged
 from fedmc.errors import ModelFileError, require
 
 
 class RunFolder:
-    """Where a run goes: a given place, or runs/TIME."""
+    """Where a run is written: a given path, or runs/TIME."""
 
     def __init__(self, path: Path | None, overwrite: bool = False) -> None:
         chosen = free(Path("runs") / time.strftime("%Y%m%d-%H%M%S")) if path is None else path
@@ -24,7 +23,7 @@ class RunFolder:
 
     @contextmanager
     def staged(self) -> Iterator[Staged]:
-        """The folder while the run goes on, as NAME.part; rounds that were run stay there even if the run fails."""
+        """The folder during the run, called NAME.part; the rounds so far stay there even if the run fails."""
         with staged(self.path, self.overwrite, _is_run, "run folder", keep=_has_rounds) as staging:
             yield Staged(staging)
 
@@ -39,17 +38,17 @@ class Staged:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write_settings(self, settings: dict[str, Any]) -> None:
+    def write_settings(self, settings: Mapping[str, object]) -> None:
         lines = (f"{name} = {_toml(value)}" for name, value in settings.items())
         (self.path / "settings.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         with open(self.path / "history.jsonl", "a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
 
 
-def to_json(record: dict[str, Any]) -> str:
-    """One line; what is not finite becomes null, since JSON has no other word for it."""
+def to_json(record: Mapping[str, object]) -> str:
+    """One line of JSON; numbers that are not finite become null, because JSON cannot express them."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
     return json.dumps(finite, allow_nan=False)
 
@@ -70,7 +69,7 @@ def _is_run(path: Path) -> bool:
     return (path / "settings.toml").is_file() and (path / "history.jsonl").is_file()
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, int | float) else json.dumps(str(value))

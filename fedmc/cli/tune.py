@@ -2,69 +2,72 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from fedmc.cli.data import PARTITIONS
-from fedmc.cli.display import print_table, progress_of_trials, warm_up
-from fedmc.cli.train import share
+from fedmc.algorithms.settings import Settings
+from fedmc.cli import options
+from fedmc.cli.display import print_table
+from fedmc.cli.parsing import parse_integers, parse_names
+from fedmc.cli.runs import to_json
+from fedmc.cli.simulate import set_active, trials_bar, warm_up
+from fedmc.data import splits
+from fedmc.data.prepare import Plan, federation_of
+from fedmc.training import tuning
+from fedmc.training.tuning import Trial
 
 Option = typer.Option
 
 
 def tune(
-    source: Annotated[str, typer.Argument(help="A file, folder, archive, database, named or prepared set, or `demo`.")],
-    ranks: Annotated[str, Option(help="Ranks to try, with commas.")] = "5,10,20",
-    trials: Annotated[int, Option(help="At most so many weights for each rank.")] = 6,
-    rounds: Annotated[int | None, Option(help="Rounds a trial; four passes over the clients if not given.")] = None,
-    validation: Annotated[float, Option(help="Share of each client's ratings to judge by.")] = 0.1,
-    clients: Annotated[int, Option(help="Simulated clients that the users are spread over.")] = 10,
-    active: Annotated[int | None, Option(help="Clients a round; all, but at most 10, if not given.")] = None,
-    partition: Annotated[str, Option(help=f"Who is whose user: {PARTITIONS}.")] = "uniform",
-    test: Annotated[str, Option(help="Put aside and never looked at: a share, last:K, leave:K or date:D.")] = "0.2",
-    catalogue: Annotated[Path | None, Option(help="The agreed items.")] = None,
-    query: Annotated[str | None, Option(help="With a database: the query that gives user, item and rating.")] = None,
-    columns: Annotated[str | None, Option(help="Names of the user, item and rating columns, with commas.")] = None,
-    duplicates: Annotated[Any, Option(help="A pair that comes twice: refuse, last or mean.", parser=str)] = "refuse",
-    seed: Annotated[int, Option(help="Same seed, same choice.")] = 0,
-    as_json: Annotated[bool, Option("--json", help="End with one line of JSON.")] = False,
-) -> None:  # fmt: skip
-    """Choose rank and penalty on ratings that the clients hold out of their own; the test ratings play no part.
+    source: options.Source,
+    ranks: Annotated[str, Option(help="Ranks to try, separated by commas.")] = "5,10,20",
+    trials: Annotated[int, Option(help="Maximum number of penalty weights to try for each rank.")] = 6,
+    rounds: Annotated[
+        int | None, Option(help="Communication rounds of each trial.", show_default="four passes over the clients")
+    ] = None,
+    validation: Annotated[str, Option(help="Share of each client's ratings to validate on.")] = "0.1",
+    clients: options.Clients = 10,
+    active: options.Active = None,
+    partition: options.Partition = "uniform",
+    test: options.Test = "0.2",
+    catalogue: options.Catalogue = None,
+    query: options.Query = None,
+    columns: options.Columns = None,
+    duplicates: options.Duplicates = "refuse",
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Choose rank and penalty by the error on ratings that the clients hold out. Test ratings play no part.
 
-    Give `fedmc train` the same --test and --seed, and what was put aside here is what it is tested on.
+    Give `fedmc train` the same --test and --seed: it then tests on the ratings that were put aside here.
     """
-    from fedmc.algorithms.settings import Settings
-    from fedmc.cli.runs import to_json
-    from fedmc.data.prepare import Plan, federation_of
-    from fedmc.training import tuning
-
-    numbers = _ranks(ranks)
-    budget = tuning.Budget(trials, rounds, validation)
-    names = tuple(columns.split(",")) if columns else None
+    chosen_ranks = sorted(set(parse_integers(ranks, "--ranks")))
+    budget = tuning.Budget(trials, rounds, splits.parse_share(validation))
     plan = Plan(
-        source, names, query, duplicates, catalogue, split=share(test), partition=partition, clients=clients, seed=seed
-    )
-    settings = Settings.preset("fast", rank=max(numbers), active=active, penalty_users="auto", seed=seed)
+        source, parse_names(columns), query, duplicates, catalogue, split=test, partition=partition, clients=clients,
+        seed=seed,
+    )  # fmt: skip
+    settings = Settings.preset("fast", rank=max(chosen_ranks), active=active, penalty_users="auto", seed=seed)
     federation = federation_of(plan, settings.dtype)
-    p = len(federation.shards)
-    settings = settings.replace(active=min(p, 10) if active is None else active)
-    each = budget.rounds_of_a_trial(settings, p)
-    typer.echo(f"at most {trials} trials of {each} rounds for each of {len(numbers)} rank(s)", err=True)
+    settings = set_active(settings, active, len(federation.shards))
+    each = budget.rounds_of_a_trial(settings, len(federation.shards))
+    typer.echo(f"at most {trials} trials of {each} rounds for each of {len(chosen_ranks)} rank(s)", err=True)
     warm_up(settings, federation)
-    with progress_of_trials(trials * len(numbers)) as show:
-        done = tuning.choose(federation.shards, settings, budget, numbers, show)
-    chosen = tuning.best(done)
-    _show(done, chosen)
-    words = tuning.in_words(chosen.weight)
-    typer.echo(f"chosen: --rank {chosen.rank} --penalty-users {words}")
+    with trials_bar(trials * len(chosen_ranks)) as show:
+        done = tuning.choose(federation.shards, settings, budget, chosen_ranks, show)
+    best = tuning.best(done)
+    penalty = tuning.in_words(best.weight)
+    _print_trials(done, best)
+    typer.echo(f"chosen: --rank {best.rank} --penalty-users {penalty}")
     if as_json:
-        best = {"rank": chosen.rank, "penalty_users": words, "validation_rmse": chosen.validation_rmse}
-        typer.echo(to_json(best | {"trials": [trial._asdict() for trial in done]}))
+        result = {"rank": best.rank, "penalty_users": penalty, "validation_rmse": best.validation_rmse}
+        typer.echo(to_json(result | {"trials": [trial._asdict() for trial in done]}))
 
 
-def _show(trials: list[Any], chosen: Any) -> None:
+def _print_trials(trials: Sequence[Trial], best: Trial) -> None:
     ordered = sorted(trials, key=lambda trial: (trial.rank, trial.weight))
     rows = [
         (str(t.rank), f"{t.weight:.4g}", f"{t.validation_rmse:.4f}", str(t.rounds), f"{t.bytes_up / 1e6:,.1f}",
@@ -72,13 +75,4 @@ def _show(trials: list[Any], chosen: Any) -> None:
         for t in ordered
     ]  # fmt: skip
     columns = "rank", "l2 weight", "validation RMSE", "rounds", "MB up", "seconds"
-    print_table("RMSE on ratings that the clients held out", columns, rows, ordered.index(chosen))
-
-
-def _ranks(words: str) -> list[int]:
-    from fedmc.errors import InputError
-
-    try:
-        return sorted({int(rank) for rank in words.split(",")})
-    except ValueError:
-        raise InputError(f"--ranks takes whole numbers with commas between, got {words!r}") from None
+    print_table("RMSE on ratings that the clients held out", columns, rows, ordered.index(best))

@@ -29,11 +29,19 @@ class Plan(NamedTuple):
     duplicates: Duplicates = "refuse"
     catalogue: Path | None = None
     unknown_items: UnknownItems = "refuse"
-    split: str | None = None  # of the test ratings
-    validation: str | None = None  # of what is left
+    split: str | float | None = None  # of the test ratings
+    validation: str | float | None = None  # of what is left
     partition: str = "uniform"
     clients: int = 1
     seed: int = 0
+
+    @property
+    def test_split(self) -> str | None:
+        return splits.normalise(self.split)
+
+    @property
+    def validation_split(self) -> str | None:
+        return splits.normalise(self.validation)
 
 
 class Parts(NamedTuple):
@@ -48,7 +56,7 @@ class Parts(NamedTuple):
 
 def read_parts(plan: Plan) -> Parts:
     """Read, align, partition and split. Users are partitioned first, so a split never moves a user."""
-    held_out = [split for split in (plan.split, plan.validation) if split is not None]
+    held_out = [split for split in (plan.test_split, plan.validation_split) if split is not None]
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
     times = any(map(splits.needs_times, held_out))
     ratings = load_source(
@@ -58,11 +66,13 @@ def read_parts(plan: Plan) -> Parts:
     if plan.catalogue is not None:
         ratings, report = catalogues.align(ratings, catalogues.load(plan.catalogue), plan.unknown_items)
     owner = partitions.parse(plan.partition, ratings, plan.clients, plan.seed)
-    train, test = splits.parse(plan.split, ratings, plan.seed) if plan.split else (ratings, None)
+    train, test = splits.parse(plan.test_split, ratings, plan.seed) if plan.test_split else (ratings, None)
     validation = None
-    if plan.validation:
-        train, validation = splits.parse(plan.validation, train, plan.seed + 1)
-        require(len(validation) > 0, f"the split {plan.validation} leaves no rating to validate on: hold out more")
+    if plan.validation_split:
+        train, validation = splits.parse(plan.validation_split, train, plan.seed + 1)
+        require(
+            len(validation) > 0, f"the split {plan.validation_split} leaves no rating to validate on: hold out more"
+        )
     return Parts(train, test if test is not None and len(test) else None, validation, owner, report)
 
 

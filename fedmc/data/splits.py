@@ -47,9 +47,28 @@ def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
     return _divide(ratings, _times(ratings, "date") >= moment.timestamp())
 
 
+def normalise(words: str | float | None) -> str | None:
+    """A split in full: a bare share such as `0.2` stands for `random:0.2`, and `0` or nothing for no split (None)."""
+    try:
+        share = 0.0 if words is None else float(words)
+    except ValueError:
+        return str(words)
+    return f"random:{share}" if share else None
+
+
+def parse_share(words: str | float) -> float:
+    """The share of a random split, where no other kind will do: `0.2` or `random:0.2`."""
+    name, _, value = (normalise(words) or "random:0").partition(":")
+    require(name == "random", f"a share such as 0.2 or random:0.2 is needed here, got {words!r}")
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"split {words!r}: {value!r} is not a number") from None
+
+
 def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
-    """A split from words: `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
-    name, _, value = words.partition(":")
+    """A split from words: `0.2` or `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
+    name, _, value = (normalise(words) or "random:0").partition(":")
     try:
         if name == "random":
             return at_random(ratings, float(value), seed)
@@ -61,7 +80,10 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
         if isinstance(error, InputError | DataError):
             raise
         raise InputError(f"split {words!r}: {value!r} is not a number") from None
-    require(name == "date", f"unknown split {words!r}: choose random:SHARE, last:K, leave:K or date:YYYY-MM-DD")
+    require(
+        name == "date",
+        f"unknown split {words!r}: choose a share such as 0.2, random:SHARE, last:K, leave:K or date:YYYY-MM-DD",
+    )
     return since(ratings, value)
 
 

@@ -8,16 +8,16 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import scaling_of
 from fedmc.data.partition import Shard, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Fixed, Penalty, l2
+from fedmc.problem.rng import server_rng
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
-from fedmc.training.rounds import scaling_of
-from fedmc.training.sampling import server_rng
 from fedmc.types import Array
 
 

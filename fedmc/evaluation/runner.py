@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
@@ -27,7 +28,7 @@ from fedmc.errors import Diverged, InputError
 from fedmc.evaluation import pooled
 from fedmc.evaluation.study import Case, Study
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import rounds, start_items
+from fedmc.training.rounds import rounds
 from fedmc.training.simulation import warm_up
 from fedmc.types import Array
 
@@ -65,7 +66,10 @@ def run(
     """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
     _claim(folder, study)
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
-    ratings = load_source(study.source, group=group, times=splits.needs_times(study.test))
+    ratings = load_source(
+        study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
+        duplicates=study.duplicates,
+    )  # fmt: skip
     fingerprint = fingerprint_of(ratings)
     outcomes = []
     parts: dict[int, Parts] = {}
@@ -146,15 +150,15 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
 def _claim(folder: Path, study: Study) -> None:
     """Create the folder, or resume in one that holds the same study."""
     path = folder / "study.json"
-    content = json.dumps(study.to_dict(), indent=1)
     if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != study.to_dict():
+        found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in what older files lack
+        if found.to_dict() != study.to_dict():
             raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
         return
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
     (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.encode())
+    write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
 
 
 def _load(path: Path, key: str) -> Outcome | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
-from fedmc.algorithms import methods
+from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
+from fedmc.data.builder import Duplicates
+from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 
 CENTRAL = {
@@ -17,17 +19,23 @@ CENTRAL = {
     "alone": "each client alone",
     "biases": "biases only",
 }
-FEDERATED = {
-    "fedmc": "fedmc",
-    "fedmc-exact": "fedmc, update=exact",
-    "fedmc-paper": "FedMC-ADMM",
-    "fedmavg": "FedMAvg",
-    "fedmavg-printed": "FedMAvg, steps as printed",
-    "fedmgs": "FedMGS",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
+FEDMC: dict[str, tuple[str, dict[str, object]]] = {  # the variants of FedMC: a label, and what differs
+    "fedmc": ("fedmc", {}),
+    "fedmc-exact": ("fedmc, update=exact", {"update": "exact"}),
+    "fedmc-paper": ("FedMC-ADMM", {"preset": "paper"}),
 }
+
+
+def federated() -> list[str]:
+    """Every federated method that can be compared: the variants of FedMC, and all algorithms by their names."""
+    return [*FEDMC, *(name for name in registry.names() if name not in registry.UPDATES)]
+
+
+def label_of(method: str) -> str:
+    """What a method is called in tables and figures."""
+    if method in FEDMC:
+        return FEDMC[method][0]
+    return CENTRAL.get(method) or (registry.find(method).label or method if method in registry.names() else method)
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Case:
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = [*FEDERATED, *CENTRAL]
+        known = [*federated(), *CENTRAL]
         if self.method not in known:
             raise InputError(f"unknown method {self.method!r}: choose from {', '.join(known)}")
 
@@ -49,12 +57,9 @@ class Case:
 
     def settings(self, seed: int, active: int) -> Settings:
         """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
-        options = dict(self.options)
-        preset = str(options.pop("preset", "paper" if self.method == "fedmc-paper" else "fast"))
-        if self.method == "fedmc-exact":
-            options["update"] = "exact"
-        if self.method in methods.NAMES:
-            options["method"] = self.method
+        variant: dict[str, object] = {"algorithm": self.method} if not self.central else {}
+        options = (FEDMC[self.method][1] if self.method in FEDMC else variant) | self.options
+        preset = str(options.pop("preset", "fast"))
         return Settings.preset(preset, seed=seed, active=active, **options)
 
 
@@ -120,6 +125,9 @@ class StudyDict(TypedDict):
     test: str
     partition: str
     measure_every: int
+    columns: NotRequired[list[str] | None]
+    query: NotRequired[str | None]
+    duplicates: NotRequired[Duplicates]
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,9 @@ class Study:
     test: str = "random:0.2"
     partition: str = "uniform"
     measure_every: int = 1
+    columns: tuple[str, ...] | None = None
+    query: str | None = None
+    duplicates: Duplicates = "refuse"
 
     def __post_init__(self) -> None:
         require(len(self.cases) > 0, "a comparison needs at least one method")
@@ -147,20 +158,22 @@ class Study:
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
 
     def to_dict(self) -> StudyDict:
-        """The study as JSON gives it back."""
-        plain: StudyDict = json.loads(json.dumps(asdict(self)))
+        """The study as JSON gives it back, without the password that a database's URL may hold."""
+        plain: StudyDict = json.loads(json.dumps(asdict(self) | {"source": without_password(self.source)}))
         return plain
 
     @classmethod
     def from_dict(cls, plain: StudyDict) -> Study:
+        """Also what an earlier version wrote, which lacks the last three entries."""
         cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
         figures = tuple(
             Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
         )
-        seeds = tuple(plain["seeds"])
+        columns = plain.get("columns")
         return cls(
-            plain["title"], plain["source"], cases, figures, seeds, plain["clients"], plain["active"], plain["rounds"],
-            plain["test"], plain["partition"], plain["measure_every"],
+            plain["title"], plain["source"], cases, figures, tuple(plain["seeds"]), plain["clients"], plain["active"],
+            plain["rounds"], plain["test"], plain["partition"], plain["measure_every"],
+            None if columns is None else tuple(columns), plain.get("query"), plain.get("duplicates", "refuse"),
         )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:

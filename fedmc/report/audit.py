@@ -1,22 +1,31 @@
-"""The page of an audit, and its part of a run's page."""
+"""The report of an audit, and its sections in the report of a run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fedmc.audit.results import Finding, summary
 from fedmc.report import html
 
+
+class AuditRecord(TypedDict):
+    """What audit.json holds: the settings, and the findings of each privacy mode."""
+
+    settings: Mapping[str, object]
+    modes: dict[str, list[dict[str, Any]]]
+
+
 HEADINGS = ("the server wants to know", "it sees", "share of", "attack", "guess", "advantage")
-YARDSTICK = (
-    "The yardstick is what the server could guess without the message: by the items' popularity among the other "
-    "clients, or by the rating that an item got most often. An advantage of 0 means that the message adds nothing."
+BASELINE = (
+    "The baseline is what the server could guess without the message: by the items' popularity among the other "
+    "clients, or by the rating that an item got most often. An advantage of 0 means that the message reveals nothing."
 )
 
 
-def write_report(folder: Path, record: dict[str, Any]) -> Path:
+def write_report(folder: Path, record: AuditRecord) -> Path:
     """audit.json and audit.html; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "audit.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -29,14 +38,14 @@ def write_report(folder: Path, record: dict[str, Any]) -> Path:
     return path
 
 
-def sections(record: dict[str, Any]) -> list[str]:
-    """For each mode: what to make of it, the table, and every line of it in words."""
+def sections(record: AuditRecord) -> list[str]:
+    """For each mode: a summary, the table of findings, and each finding in a sentence."""
     made = []
     for mode, lines in record["modes"].items():
         found = [Finding(**{name: line[name] for name in Finding._fields}) for line in lines]
         rows = [[one.what, one.sees, one.measure, one.attack, one.guess, one.advantage] for one in found]
         said = [html.paragraph(f"{one.what}, from {one.sees}: {one.meaning}") for one in found]
-        parts = [html.summary([*summary(mode, found), YARDSTICK]), html.table(HEADINGS, rows, sorts=False), *said]
+        parts = [html.summary([*summary(mode, found), BASELINE]), html.table(HEADINGS, rows, sorts=False), *said]
         made.append(html.section(f"privacy={mode}", *parts))
     return made
 

@@ -19,9 +19,7 @@ HEADINGS = {
 }  # fmt: skip
 
 
-CERTIFICATE = (
-    "It belongs to single runs and is not worked out in comparisons: `fedmc train --diagnostics --report` adds it."
-)
+CERTIFICATE = "It is computed for single runs only, not in comparisons: `fedmc train --diagnostics --report` adds it."
 
 
 def write_report(folder: Path) -> Path:
@@ -35,7 +33,7 @@ def write_report(folder: Path) -> Path:
     shown = [name for name in HEADINGS if any(getattr(line, name) not in (None, 0) for line in lines)]
     rows = [[getattr(line, name) for name in shown] for line in lines]
     body = [
-        html.summary(in_words(study, outcomes, lines)),
+        html.summary(describe(study, outcomes, lines)),
         html.section("Curves", *figures),
         html.section("Methods", html.table([HEADINGS[name] for name in shown], rows)),
         html.section(
@@ -49,36 +47,39 @@ def write_report(folder: Path) -> Path:
     return path
 
 
-def in_words(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -> list[str]:
-    """What came out, in plain words."""
+def describe(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -> list[str]:
+    """The results in sentences."""
     methods = {outcome.label: outcome.method for outcome in outcomes}
     federated = [line for line in lines if methods[line.method] not in CENTRAL and line.diverged < line.seeds]
-    central = {methods[line.method]: line for line in lines if methods[line.method] in CENTRAL}
+    alone = next((line for line in lines if methods[line.method] == "alone"), None)
     said = []
-    missing = len(study.cases) * len(study.seeds) - len(outcomes)
-    if missing:
-        said.append(f"Not finished: {missing} of {len(study.cases) * len(study.seeds)} runs are still to be done.")
+    runs = len(study.cases) * len(study.seeds)
+    if len(outcomes) < runs:
+        said.append(f"Not finished: {runs - len(outcomes)} of {runs} runs are missing.")
     if federated:
-        best = min(federated, key=lambda line: line.test_rmse)
-        words = f"{best.method} came out best of the federated methods, with a test RMSE of {best.test_rmse:.4f}"
-        if best.gap is not None:
-            side = "above" if best.gap >= 0 else "below"
-            words += f", {abs(best.gap):.2f} % {side} the same model on pooled data"
-        said.append(words + ".")
-        if best.rounds_to_1pc is not None:
-            said.append(
-                f"It stayed within 1 % of pooled data from round {best.rounds_to_1pc:.0f} on, "
-                f"after {best.megabytes_to_1pc:,.1f} MB in both directions."
-            )
-        if "alone" in central:
-            gain = 100 * (1 - best.test_rmse / central["alone"].test_rmse)
-            alone = central["alone"].test_rmse
-            said.append(f"Clients that train alone err by {alone:.4f}: together they save {gain:.1f} % of that.")
-    if any(line.diverged for line in lines):
-        said.append(
-            "Diverged: " + ", ".join(f"{line.method} ({line.diverged} seeds)" for line in lines if line.diverged) + "."
-        )
+        said += _describe_best(min(federated, key=lambda line: line.test_rmse), alone)
+    diverged = [f"{line.method} ({line.diverged} seeds)" for line in lines if line.diverged]
+    if diverged:
+        said.append(f"Diverged: {', '.join(diverged)}.")
     return said or ["No federated method finished."]
+
+
+def _describe_best(best: Line, alone: Line | None) -> list[str]:
+    """The best federated method, beside pooled data and beside clients that train alone."""
+    text = f"{best.method} has the lowest test RMSE of the federated methods: {best.test_rmse:.4f}"
+    if best.gap is not None:
+        side = "above" if best.gap >= 0 else "below"
+        text += f", {abs(best.gap):.2f} % {side} the same model on pooled data"
+    said = [text + "."]
+    if best.rounds_to_1pc is not None:
+        said.append(
+            f"It stayed within 1 % of pooled data from round {best.rounds_to_1pc:.0f} on, "
+            f"after {best.megabytes_to_1pc:,.1f} MB in both directions."
+        )
+    if alone is not None:
+        gain = 100 * (1 - best.test_rmse / alone.test_rmse)
+        said.append(f"Clients that train alone have a test RMSE of {alone.test_rmse:.4f}; together, {gain:.1f} % less.")
+    return said
 
 
 def _about(study: Study) -> str:
@@ -90,8 +91,9 @@ def _about(study: Study) -> str:
 
 
 def _settings(study: Study) -> dict[str, object]:
-    names = ("source", "clients", "active", "rounds", "partition", "test", "seeds", "measure_every")
-    return {name: getattr(study, name) for name in names} | {"seeds": ", ".join(map(str, study.seeds))}
+    names = ("source", "clients", "active", "rounds", "partition", "test", "seeds", "measure_every", "duplicates")
+    given = {name: getattr(study, name) for name in ("columns", "query") if getattr(study, name) is not None}
+    return {name: getattr(study, name) for name in names} | given | {"seeds": ", ".join(map(str, study.seeds))}
 
 
 def _cases(study: Study) -> str:

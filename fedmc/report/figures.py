@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
-INK = "#5f6b7a"  # becomes the page's own text colour in the report
+INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
     "objective": "objective F(U, V)", "test_rmse": "test RMSE", "nonzeros": "share of non-zeros in U and V",
     "round": "communication round", "seconds": "seconds of updates", "megabytes": "MB travelled, both ways",
 }  # fmt: skip
-STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {  # matplotlib types the keys as a Literal of all its settings
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.color": INK,
     "font.size": 10, "legend.frameon": False, "svg.hashsalt": "fedmc", "svg.fonttype": "none", "lines.linewidth": 1.8,
@@ -36,45 +38,54 @@ def draw(figure: Figure, outcomes: Sequence[Outcome]) -> Canvas:
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(max(4.6 * len(figure.panels), 5.2), 3.9), layout="constrained")
         axes = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
-        handles: dict[str, Any] = {}
+        handles: dict[str, Line2D] = {}
         for place, panel in zip(axes, figure.panels, strict=True):
             shown = [label for label in labels if not panel.labels or label in panel.labels]
-            for number, label in enumerate(shown):
-                group = [outcome for outcome in outcomes if outcome.label == label and outcome.rows]
-                line = _curve(place, panel, group, COLOURS[number % len(COLOURS)]) if group else None
-                if line is not None:
-                    handles.setdefault(label, line)
-            place.set_xlabel(AXES[panel.x])
-            if panel.x == "round":
-                place.xaxis.set_major_locator(MaxNLocator(integer=True))
-            place.set_ylabel(AXES[panel.y])
-            if panel.y == "objective":
-                place.set_yscale("log")
-            elif panel.y == "test_rmse":
-                _look_at_the_ends(place, [outcome for outcome in outcomes if outcome.label in shown])
+            for label, line in _draw_panel(place, panel, shown, outcomes).items():
+                handles.setdefault(label, line)
         columns = min(len(handles), 3 if len(figure.panels) > 1 else 2) or 1
         canvas.set_figheight(3.4 + 0.22 * -(-len(handles) // columns))
         canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return canvas
 
 
-def _curve(place: Any, panel: Panel, group: Sequence[Outcome], colour: str) -> Any:
-    """The mean and the spread of one case; a method without rounds is a dashed level, where it has that measure."""
+def _draw_panel(place: Axes, panel: Panel, labels: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Line2D]:
+    """The curves of these cases and the axes; returns each curve's line, for the legend."""
+    lines = {}
+    for number, label in enumerate(labels):
+        group = [outcome for outcome in outcomes if outcome.label == label and outcome.rows]
+        line = _curve(place, panel, group, COLOURS[number % len(COLOURS)]) if group else None
+        if line is not None:
+            lines[label] = line
+    place.set_xlabel(AXES[panel.x])
+    place.set_ylabel(AXES[panel.y])
+    if panel.x == "round":
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.y == "objective":
+        place.set_yscale("log")
+    elif panel.y == "test_rmse":
+        _zoom_to_ends(place, [outcome for outcome in outcomes if outcome.label in labels])
+    return lines
+
+
+def _curve(place: Axes, panel: Panel, group: Sequence[Outcome], colour: str) -> Line2D | None:
+    """Mean and spread of one case. A method without rounds is a dashed line, where it has that measure."""
     if group[0].rows[0]["round"] is None:
         values = [value(outcome.rows[-1], panel.y) for outcome in group]
-        if any(v is None for v in values):
+        known = [v for v in values if v is not None]
+        if len(known) < len(values):
             return None
-        return place.axhline(float(np.mean(values)), color=colour, linestyle="--", linewidth=1.4)
+        return place.axhline(float(np.mean(known)), color=colour, linestyle="--", linewidth=1.4)
     length = min(len(outcome.rows) for outcome in group)
     y = np.array([[value(row, panel.y) for row in outcome.rows[:length]] for outcome in group], float)
-    x = np.mean([[value(row, panel.x) for row in outcome.rows[:length]] for outcome in group], axis=0)
+    x = np.array([[value(row, panel.x) for row in outcome.rows[:length]] for outcome in group], float).mean(axis=0)
     if len(group) > 1:
         place.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.18, linewidth=0)
     return place.plot(x, y.mean(axis=0), color=colour)[0]
 
 
-def _look_at_the_ends(place: Any, outcomes: Sequence[Outcome]) -> None:
-    """Cut off starts that are far above where the curves end, so that the ends can be told apart."""
+def _zoom_to_ends(place: Axes, outcomes: Sequence[Outcome]) -> None:
+    """Cut off starts far above the last values, so that these can be told apart."""
     ends = [outcome.rows[-1].get("test_rmse") for outcome in outcomes if outcome.rows]
     known = [end for end in ends if end is not None]
     if len(known) > 1 and max(known) > min(known):
@@ -83,10 +94,10 @@ def _look_at_the_ends(place: Any, outcomes: Sequence[Outcome]) -> None:
         place.set_ylim(low - 0.08 * (top - low), top)
 
 
-def value(row: dict[str, Any], name: str) -> Any:
-    """A measure of a row, also the derived ones."""
+def value(row: Mapping[str, float | None], name: str) -> float | None:
+    """A measure of a row: its own, or one derived from others."""
     if name == "megabytes":
-        return (row["up"] + row["down"]) / 1e6
+        return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
     if name == "nonzeros":
         users, items = row.get("nonzeros_users"), row.get("nonzeros_items")
         return None if users is None or items is None else (users + items) / 2
@@ -105,17 +116,17 @@ def save(canvas: Canvas, stem: Path) -> list[Path]:
 
 
 def panels(figure: Figure, outcomes: Sequence[Outcome]) -> list[str]:
-    """Each panel as SVG of its own, for a page that puts them side by side or below each other."""
+    """Each panel as an SVG of its own, so that the page can place them side by side or below each other."""
     singles = (Figure(figure.name, figure.title, (panel,)) for panel in figure.panels)
-    return [_inline_svg(draw(single, outcomes), _alternative(single)) for single in singles]
+    return [_inline_svg(draw(single, outcomes), _alt_text(single)) for single in singles]
 
 
-def _alternative(figure: Figure) -> str:
+def _alt_text(figure: Figure) -> str:
     return f"{figure.title}: {AXES[figure.panels[0].y]} by {AXES[figure.panels[0].x]}"
 
 
 def _inline_svg(canvas: Canvas, label: str) -> str:
-    """The figure as SVG inside of a page: transparent, as wide as its place, in the page's own text colour."""
+    """The figure as SVG for a page: transparent, as wide as its container, in the page's text colour."""
     text = io.StringIO()
     with matplotlib.rc_context(STYLE):
         canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -1,18 +1,17 @@
-"""The pieces of a page: everything inline, so that it opens offline and nothing is ever fetched."""
+"""The parts of a page. Everything is inline, so that it opens offline and nothing is ever fetched."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import metadata, resources
-from typing import Any
 
 from fedmc import __version__
 
 
 def page(title: str, about: str, body: Sequence[str]) -> str:
-    """A whole page. Its policy forbids every request, so that a report cannot phone home."""
+    """A whole page. Its content security policy forbids every network request."""
     style, script = (
         resources.files("fedmc.report").joinpath(name).read_text("utf-8") for name in ("style.css", "sort.js")
     )
@@ -32,7 +31,7 @@ def page(title: str, about: str, body: Sequence[str]) -> str:
 <h1>{escape(title)}</h1>
 <p class="about">{escape(about)}</p>
 {chr(10).join(body)}
-<footer>Made by fedmc {__version__}. Every number here is a sum or a mean over clients; none speaks of a user.</footer>
+<footer>Made by fedmc {__version__}. Every number is a sum or a mean over clients; none is about a single user.</footer>
 <script>
 {script}</script>
 </body>
@@ -48,12 +47,12 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
-def paragraph(words: str) -> str:
-    return f"<p>{escape(words)}</p>"
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
 
 
-def heading(words: str) -> str:
-    return f"<h3>{escape(words)}</h3>"
+def heading(text: str) -> str:
+    return f"<h3>{escape(text)}</h3>"
 
 
 def drawing(panels: Sequence[str], caption: str) -> str:
@@ -64,7 +63,7 @@ def folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], sorts: bool = True) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], sorts: bool = True) -> str:
     """A table; numbers are shown short and sorted in full."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
@@ -72,14 +71,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], sorts: bool = 
     return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def pairs(values: dict[str, Any]) -> str:
-    """Names and values, as words."""
+def pairs(values: Mapping[str, object]) -> str:
+    """A table of names and values."""
     rows = "".join(f'<tr><td>{escape(k)}</td><td class="words">{escape(str(v))}</td></tr>' for k, v in values.items())
     return f'<div class="wide"><table class="pairs"><tbody>{rows}</tbody></table></div>'
 
 
 def versions() -> dict[str, str]:
-    """What it ran on, without a word about whose machine it was."""
+    """The versions of the software; nothing that identifies the machine."""
     names = ("numpy", "scipy", "numba", "matplotlib")
     found = {"fedmc": __version__, "Python": platform.python_version()} | {
         name: metadata.version(name) for name in names
@@ -87,7 +86,8 @@ def versions() -> dict[str, str]:
     return found | {"system": f"{platform.system()} {platform.machine()}"}
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
+    """A value as a table shows it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -101,6 +101,6 @@ def short(value: Any) -> str:
     return str(value)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     sort = f' data-value="{value!r}"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
     return f"<td{sort}>{escape(short(value))}</td>"

@@ -4,98 +4,143 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 from fedmc.errors import InputError
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
+from fedmc.privacy.claims import what_travels
 from fedmc.report import audit, html
 from fedmc.report.figures import draw, panels, save
 
 COLUMNS = {
     "number": "round", "test_rmse": "test RMSE", "validation_rmse": "validation RMSE", "train_rmse": "train RMSE",
-    "objective": "objective", "bytes_up": "bytes up", "bytes_down": "bytes down", "seconds": "seconds",
-    "stationarity": "stationarity", "primal_residual": "primal residual", "beta_needed": "beta needed",
+    "objective": "objective", "bytes_up": "bytes up in the round", "bytes_down": "bytes down in the round",
+    "seconds": "seconds of the round", "stationarity": "stationarity", "primal_residual": "primal residual",
+    "beta_needed": "beta needed",
 }  # fmt: skip
 
 
-def write_report(folder: Path, others: dict[str, float] | None = None) -> Path:
-    """report.html and figures of a run folder; `others` are test RMSEs to stand beside, by name."""
-    try:
-        settings = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
-        lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-        history = [record for record in map(json.loads, lines) if "objective" in record]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder} is not a run folder: {error}") from None
-    if not history:
-        raise InputError(f"{folder} holds no measured round")
-    outcomes = [_outcome(history)] + [
-        Outcome(name, "pooled", 0, "", [{"round": None, "seconds": 0.0, "test_rmse": rmse}], None)
-        for name, rmse in (others or {}).items()
-    ]
-    tested = history[-1].get("test_rmse") is not None
-    figure = Figure(
-        "run", "By round", (Panel("objective", "round"),) + ((Panel("test_rmse", "round"),) if tested else ())
-    )
+class Record(TypedDict, total=False):
+    """A line of history.jsonl: what every round has, and what is there only where it was measured."""
+
+    number: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    objective: float | None
+    train_rmse: float
+    test_rmse: float | None
+    beta_needed: float | None
+    certified: bool | None
+
+
+class History(NamedTuple):
+    """A run: every round, those that were measured, and what had been spent up to each measured one."""
+
+    rounds: Sequence[Record]
+    measured: Sequence[Record]
+    curve: list[dict[str, object]]  # the measured rounds, with bytes and seconds since the start
+
+    @property
+    def last(self) -> Record:
+        return self.measured[-1]
+
+
+def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Path:
+    """report.html and figures of a run folder; `others` are test RMSEs of other methods, by name."""
+    others = others or {}
+    settings, history = _read(folder)
+    outcomes = [Outcome("fedmc", "fedmc", 0, "", history.curve, None), *map(_level, others, others.values())]
+    tested = history.last.get("test_rmse") is not None
+    shown_panels = (Panel("objective", "round"), *((Panel("test_rmse", "round"),) if tested else ()))
+    figure = Figure("run", "By round", shown_panels)
     save(draw(figure, outcomes), folder / "figures" / "run")
-    shown = {
-        name: heading for name, heading in COLUMNS.items() if any(record.get(name) is not None for record in history)
-    }
-    rows = [[record.get(name) for name in shown] for record in history]
     body = [
-        html.summary(in_words(settings, history, others or {})),
+        html.summary(describe(settings, history, others)),
         html.section("Curves", html.drawing(panels(figure, outcomes), figure.title)),
-        html.section("Rounds", html.table(list(shown.values()), rows)),
-        html.section("The theory's certificate", html.paragraph(certificate(history[-1]))),
+        *_comparison(history, others),
+        html.section("Rounds", _table(history)),
+        html.section("The theory's certificate", html.paragraph(certificate(history.last))),
         *audit.of_folder(folder),
         html.section("Settings", html.pairs(settings)),
         html.section("Made with", html.pairs(html.versions())),
     ]
-    if others:
-        compared = [("fedmc", history[-1]["test_rmse"]), *others.items()]
-        body.insert(2, html.section("Beside the alternatives", html.table(("method", "test RMSE"), compared)))
     about = f"{settings.get('source', '')}: {settings.get('clients')} clients, {settings.get('active')} a round"
-    path = folder / "report.html"
     title = f"fedmc: {settings.get('source', 'a run')}, rank {settings.get('rank')}"
+    path = folder / "report.html"
     path.write_text(html.page(title, about, body), encoding="utf-8")
     return path
 
 
-def _outcome(history: list[dict[str, Any]]) -> Outcome:
-    """The run as one curve."""
-    rows, up, down, seconds = [], 0, 0, 0.0
-    for record in history:
-        up, down = up + record["bytes_up"], down + record["bytes_down"]
-        seconds += record["seconds"]
-        rows.append(record | {"round": record["number"], "up": up, "down": down, "seconds": seconds})
-    return Outcome("fedmc", "fedmc", 0, "", rows, None)
+def _read(folder: Path) -> tuple[dict[str, object], History]:
+    try:
+        settings = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
+        lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        rounds: list[Record] = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} is not a run folder: {error}") from None
+    measured, curve = [], []
+    up, down, seconds = 0, 0, 0.0
+    for record in rounds:
+        up, down, seconds = up + record["bytes_up"], down + record["bytes_down"], seconds + record["seconds"]
+        if "objective" in record:
+            measured.append(record)
+            curve.append({**record, "round": record["number"], "up": up, "down": down, "seconds": seconds})
+    if not measured:
+        raise InputError(f"{folder} holds no measured round")
+    return settings, History(rounds, measured, curve)
 
 
-def in_words(settings: dict[str, Any], history: list[dict[str, Any]], others: dict[str, float]) -> list[str]:
-    """How it went, in plain words."""
-    last = history[-1]
-    up = sum(record["bytes_up"] for record in history) / 1e6
-    said = []
-    error, on = last.get("test_rmse"), "ratings it has not seen"
+def _level(name: str, rmse: float) -> Outcome:
+    """Another method as a horizontal line."""
+    return Outcome(name, "pooled", 0, "", [{"round": None, "seconds": 0.0, "test_rmse": rmse}], None)
+
+
+def _comparison(history: History, others: Mapping[str, float]) -> list[str]:
+    if not others:
+        return []
+    compared = [("fedmc", history.last["test_rmse"]), *others.items()]
+    return [html.section("Other methods", html.table(("method", "test RMSE"), compared))]
+
+
+def _table(history: History) -> str:
+    """The measured rounds; columns that are empty are left out."""
+    shown = {
+        name: heading for name, heading in COLUMNS.items() if any(r.get(name) is not None for r in history.measured)
+    }
+    rows = [[record.get(name) for name in shown] for record in history.measured]
+    return html.table(list(shown.values()), rows)
+
+
+def describe(settings: Mapping[str, object], history: History, others: Mapping[str, float]) -> list[str]:
+    """How the run went, in sentences."""
+    error, on = history.last.get("test_rmse"), "ratings it has not seen"
     if error is None:
-        error, on = last["train_rmse"], "the ratings it was trained on"
-    said.append(f"After {last['number']} rounds the model errs by {error:.4f} (RMSE) on {on}.")
+        error, on = history.last["train_rmse"], "the ratings it was trained on"
+    said = [f"After {history.last['number']} rounds the model has an RMSE of {error:.4f} on {on}."]
     for name, rmse in others.items():
-        change = 100 * (last["test_rmse"] / rmse - 1)
-        said.append(f"Beside it, {name}: {rmse:.4f} ({abs(change):.1f} % {'less' if change > 0 else 'more'} error).")
+        change = 100 * (error / rmse - 1)
+        said.append(f"For comparison, {name}: {rmse:.4f} ({abs(change):.1f} % {'lower' if change > 0 else 'higher'}).")
+    up = sum(record["bytes_up"] for record in history.rounds) / 1e6
+    down = sum(record["bytes_down"] for record in history.rounds) / 1e6
+    seconds = sum(record["seconds"] for record in history.rounds)
+    sent = what_travels(str(settings.get("privacy", "plain")))
     said.append(
-        f"{settings.get('clients')} clients sent {up:,.1f} MB in all, as sums; ratings and users' factors stayed."
+        f"{settings.get('clients')} clients sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
+        f"{seconds:,.1f} seconds. {sent} Ratings and user factors never left a client."
     )
     return said
 
 
-def certificate(record: dict[str, Any]) -> str:
-    if record.get("beta_needed") is None:
+def certificate(record: Record) -> str:
+    """What the convergence theorem says of this run."""
+    needed = record.get("beta_needed")
+    if needed is None:
         return "Not worked out in this run: `fedmc train --diagnostics` adds it."
-    needed = f"With the constants met so far the theorem asks for beta above {record['beta_needed']:.3g}."
+    text = f"With the constants measured so far the theorem requires beta above {needed:.3g}."
     if record.get("certified"):
-        return f"{needed} This run's beta is: its convergence is certified."
-    return (
-        f"{needed} It does not certify this run, either because beta is smaller or because it speaks of other settings."
-    )
+        return f"{text} This run's beta is: its convergence is certified."
+    return f"{text} It does not certify this run: beta is smaller, or the theorem does not cover its settings."

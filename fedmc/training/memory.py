@@ -69,7 +69,7 @@ def check(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool 
     total, free = sum(parts.values()), available()
     if free is not None and total > free:
         largest = max(parts, key=lambda name: parts[name])
-        cure = "use spill, dtype float32 or fewer clients" if largest == "clients" else "lower the rank"
+        cure = "use spill=FOLDER, dtype='float32' or fewer clients" if largest == "clients" else "lower the rank"
         raise InputError(
             f"this run needs about {_gigabytes(total)} of memory ({_gigabytes(parts[largest])} for the {largest}), "
             f"and {_gigabytes(free)} are free: {cure}"

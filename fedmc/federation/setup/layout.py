@@ -93,7 +93,7 @@ def init(
     keys.check_host(host)
     for number in (port, control_port):
         require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
-    require(1 <= days < AUTHORITY_DAYS, f"--days must be from 1 to {AUTHORITY_DAYS - 1}, got {days}")
+    require(1 <= days < AUTHORITY_DAYS, f"days must be from 1 to {AUTHORITY_DAYS - 1}, got {days}")
     require(not folder.exists() or not any(folder.iterdir()), f"{folder} exists and is not empty: choose a new folder")
     known = None if items is None else catalogue.load(items)
     for place in (folder, *(folder / name for name in (*RESERVED, *names))):

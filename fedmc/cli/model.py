@@ -1,4 +1,4 @@
-"""`fedmc evaluate`, `predict`, `recommend`, `info`: what one does with a model."""
+"""`fedmc evaluate`, `predict`, `recommend`, `info`, and `fedmc node recommend`: what one does with a model."""
 
 from __future__ import annotations
 
@@ -6,41 +6,38 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import numpy as np
 import typer
 
-Place = Annotated[Path, typer.Argument(help="A run folder or a model.npz.", metavar="MODEL")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Columns = Annotated[str | None, typer.Option(help="Names of the user, item and rating columns, with commas.")]
+from fedmc.cli import options
+from fedmc.cli.parsing import parse_names
+from fedmc.cli.runs import model_path
+from fedmc.data.datasets import load_source
+from fedmc.errors import DataError, InputError, require
+from fedmc.model import load
 
-
-def _load(place: Path) -> Any:
-    from fedmc.cli.runs import model_path
-    from fedmc.model import load
-
-    return load(model_path(place))
+ModelPath = Annotated[Path, typer.Argument(help="A run folder or a model.npz file.", metavar="MODEL")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def evaluate(
-    model: Place,
+    model: ModelPath,
     source: Annotated[str, typer.Argument(help="Ratings to test on: whatever `train` takes.")],
-    fold_in: Annotated[str | None, typer.Option(help="Earlier ratings of users the model has not seen.")] = None,
-    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also the pairs it was trained on.")] = False,
-    columns: Columns = None,
-    duplicates: Annotated[
-        Any, typer.Option(help="A pair that comes twice: refuse, last or mean.", parser=str)
-    ] = "refuse",
+    fold_in: Annotated[
+        str | None, typer.Option(help="Ratings of new users, from which their factors are computed first.")
+    ] = None,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also test on ratings that the model was trained on.")
+    ] = False,
+    columns: options.Columns = None,
+    duplicates: options.Duplicates = "refuse",
     as_json: AsJson = False,
 ) -> None:
-    """RMSE and mean absolute error on ratings of a source; those the model was trained on are left out."""
-    import numpy as np
-
-    from fedmc.data.datasets import load_source
-    from fedmc.errors import DataError, require
-
-    names = columns.split(",") if columns else None
-    fitted = _load(model)
+    """Show RMSE and mean absolute error on ratings that the model was not trained on."""
+    names = parse_names(columns)
+    fitted = load(model_path(model))
     if fold_in is not None:
         fitted = fitted.fold_in(load_source(fold_in, names, duplicates=duplicates))
     ratings = load_source(source, names, duplicates=duplicates)
@@ -56,35 +53,50 @@ def evaluate(
 
 
 def predict(
-    model: Place,
+    model: ModelPath,
     user: Annotated[str | None, typer.Argument(help="A user id.")] = None,
     items: Annotated[list[str] | None, typer.Argument(help="Item ids.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="A CSV of user,item pairs instead.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="A CSV file of user,item pairs instead.")] = None,
 ) -> None:
-    """Predicted ratings, as CSV: of one user and some items, or of pairs from a file."""
-    from fedmc.errors import InputError
-
+    """Predict ratings, as CSV: of one user for some items, or of the pairs in a file."""
     if pairs is not None:
         users, wanted = _read_pairs(pairs)
     elif user is not None and items:
         users, wanted = [user] * len(items), list(items)
     else:
         raise InputError("name a user and at least one item, or a file of them (--pairs FILE)")
-    predictions = _load(model).predict(users, wanted)
+    predictions = load(model_path(model)).predict(users, wanted)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["user", "item", "prediction"])
     writer.writerows((u, i, f"{x:.4f}") for u, i, x in zip(users, wanted, predictions, strict=True))
 
 
 def recommend(
-    model: Place,
+    model: ModelPath,
     users: Annotated[list[str], typer.Argument(help="User ids.")],
-    n: Annotated[int, typer.Option("-n", "--n", help="Items for each user.")] = 10,
-    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also items the user has rated.")] = False,
+    number: options.Number = 10,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also recommend items that the user has rated.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The best items for each user, as CSV or JSON."""
-    ids, scores = _load(model).recommend(users, n, exclude_seen=not include_seen)
+    """Recommend the items with the highest predicted ratings to each user, as CSV or JSON."""
+    _recommend(model_path(model), users, number, include_seen, as_json)
+
+
+def recommend_at_node(
+    folder: Annotated[Path, typer.Argument(help="The organisation's folder.")],
+    users: Annotated[list[str], typer.Argument(help="Ids of this organisation's users.")],
+    number: options.Number = 10,
+) -> None:
+    """Recommend items to the organisation's own users, by the model of its last run. Nothing is sent."""
+    path = folder / "model.npz"
+    require(path.is_file(), f"there is no model in {folder} yet: it comes at the end of a training run")
+    _recommend(path, users, number)
+
+
+def _recommend(path: Path, users: list[str], number: int, include_seen: bool = False, as_json: bool = False) -> None:
+    ids, scores = load(path).recommend(users, number, exclude_seen=not include_seen)
     rows = [
         (user, rank, item, round(float(score), 4))
         for user, best, values in zip(users, ids.tolist(), scores, strict=True)
@@ -100,9 +112,9 @@ def recommend(
     writer.writerows(rows)
 
 
-def info(model: Place, as_json: AsJson = False) -> None:
-    """What a model is: its size, how its ratings are scaled, its settings."""
-    fitted = _load(model)
+def info(model: ModelPath, as_json: AsJson = False) -> None:
+    """Show a model's size, the scaling of its ratings and its settings."""
+    fitted = load(model_path(model))
     facts = {
         "users": len(fitted.users),
         "items": len(fitted.items),
@@ -120,8 +132,6 @@ def info(model: Place, as_json: AsJson = False) -> None:
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
-    from fedmc.errors import DataError, require
-
     require(path.is_file(), f"there is no file {path}", DataError)
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:

@@ -1,0 +1,105 @@
+"""A federation's runs as a person sees them: which there are, their progress, and how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from fedmc.cli.display import print_text, progress_bar
+from fedmc.cli.runs import to_json
+from fedmc.errors import FedmcError, require
+from fedmc.federation.server.running import RunFolder
+from fedmc.federation.setup.layout import ServerConfig
+
+Server = Annotated[Path, typer.Argument(help="The server's folder.")]
+RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", show_default="the last one")]
+Json = Mapping[str, Any]  # a line of history.jsonl, or status.json: whatever JSON holds
+
+
+def run_paths(config: ServerConfig) -> list[Path]:
+    """The folders of the server's runs, the latest last."""
+    plans = sorted(config.runs.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
+    return [path.parent for path in plans]
+
+
+def find_run(config: ServerConfig, name: str | None) -> RunFolder:
+    """The run of this name; the last one if no name is given."""
+    paths = run_paths(config)
+    require(bool(paths), f"there is no run in {config.runs} yet: `fedmc federation train {config.folder}`")
+    path = paths[-1] if name is None else config.runs / name
+    require((path / "plan.json").is_file(), f"there is no run {name} in {config.runs}")
+    return RunFolder(path)
+
+
+def follow(folder: RunFolder, start_within: float = 60) -> None:
+    """Show a bar until the run ends."""
+    deadline = time.monotonic() + start_within
+    while not folder.locked() and folder.status()["state"] != "finished" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    with progress_bar(MofNCompleteColumn(), "{task.fields[now]}") as bar:
+        task = bar.add_task("round", total=folder.plan().rounds, now="")
+        running = True
+        while running:
+            running = folder.locked()  # read before the status, which is written last
+            found = folder.status()
+            bar.update(task, completed=found["round"], now=_progress(found, folder.history()))
+            if running:
+                time.sleep(0.3)
+
+
+def _progress(found: Json, history: Sequence[Json]) -> str:
+    """The last error, who is online, and whose answers are still missing."""
+    online, waiting = found.get("online", []), found.get("waiting", [])
+    rmse, spent = last_rmse(history), _last_epsilon(history)
+    late = [name for name in waiting if name in online]
+    lost = [name for name in waiting if name not in online]
+    parts = (
+        "" if spent is None else f"epsilon {spent:.3g}",
+        "" if rmse is None else f"RMSE {rmse:.4f}",
+        f"online: {', '.join(online) or 'none yet'}",
+        f"working: {', '.join(late)}" if late else "",
+        f"offline: {', '.join(lost)}" if lost else "",
+    )
+    return "  ".join(part for part in parts if part)
+
+
+def report(folder: RunFolder, as_json: bool) -> None:
+    """Print how the run ended; raise an error if it failed."""
+    found, history = folder.status(), folder.history()
+    rmse, bytes_up = last_rmse(history), sum(line["bytes_up"] for line in history)
+    holders = found.get("has_model", [])
+    spent = history[-1].get("epsilon") if history else None
+    result = "" if rmse is None else f", RMSE {rmse:.4f}, {bytes_up / 1e6:,.1f} MB up"
+    result += "" if spent is None else f", epsilon {spent:.3g} spent"
+    print_text(f"run {folder.path.name}: {describe(found)}{result}")
+    if found["state"] == "finished":
+        missing = [name for name in folder.plan().organisations if name not in holders]
+        rest = f"; not yet with {', '.join(missing)}: `resume` sends it to them" if missing else ""
+        print_text(f"the model is with {', '.join(holders) or 'nobody'}{rest}")
+    if as_json:
+        summary = {"run": folder.path.name, "state": found["state"], "rounds": found["round"], "rmse": rmse}
+        typer.echo(to_json(summary | {"bytes_up": bytes_up, "has_model": holders}))
+    if found["state"] not in ("finished", "stopped"):
+        why = found.get("why") or "see the log of the server"
+        raise FedmcError(f"the run {found['state']}: {why}; `fedmc federation resume` continues it")
+
+
+def last_rmse(history: Sequence[Json]) -> float | None:
+    """The last measured error: on test ratings, or where there are none on training ratings."""
+    errors = (line.get("train_rmse") if line.get("test_rmse") is None else line["test_rmse"] for line in history)
+    return next((error for error in reversed(list(errors)) if error is not None), None)
+
+
+def _last_epsilon(history: Sequence[Json]) -> float | None:
+    return next((line["epsilon"] for line in reversed(history) if "epsilon" in line), None)
+
+
+def describe(found: Json) -> str:
+    """The state of a run in a few words."""
+    text = f"{found['state']}, round {found['round']} of {found.get('rounds', '?')}"
+    return text + (f" ({found['why']})" if found.get("why") else "")

@@ -1,0 +1,178 @@
+"""`fedmc federation train` and `resume`"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from fedmc.algorithms.settings import Settings
+from fedmc.cli import options
+from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
+from fedmc.cli.parsing import parse_beta, parse_dp
+from fedmc.errors import require
+from fedmc.federation.flower import superlink
+from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.setup import identities
+from fedmc.federation.setup.layout import ServerConfig, least_of, load_server
+from fedmc.federation.wire import RUN, portable
+from fedmc.privacy.claims import claim
+
+Option = typer.Option
+MAX_NAME = 80  # letters of a run's name; with its random ending it is still a valid id
+Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
+
+
+class Order(NamedTuple):
+    """What is asked of a run besides its settings."""
+
+    rounds: int
+    quorum: int | None = None  # all active organisations if not given
+    patience: float = 300.0  # seconds
+    measure_every: int = 1
+    name: str | None = None
+
+
+def train(
+    server: Server = Path(),
+    rank: options.Rank = 10,
+    rounds: options.Rounds = 20,
+    preset: options.Preset = "fast",
+    update: Annotated[
+        options.UpdateName | None,
+        Option(
+            help="How an organisation updates its copy of the item factors.",
+            show_default="exact if all organisations take part in each round, else curvature",
+        ),
+    ] = None,
+    penalty_users: options.PenaltyUsers = None,
+    penalty_items: options.PenaltyItems = None,
+    beta: options.Beta = None,
+    inner_steps: options.InnerSteps = None,
+    method: options.Method = None,
+    loss: options.Loss = None,
+    sampler: options.Sampler = None,
+    normalise: options.Normalise = None,
+    active: Annotated[
+        int | None, Option(help="Number of organisations sampled in each round.", show_default="all")
+    ] = None,
+    quorum: Annotated[
+        int | None,
+        Option(help="Minimum number of organisations that must answer in a round.", show_default="all active ones"),
+    ] = None,
+    patience: Annotated[float, Option(help="Seconds that a round waits for late organisations.")] = 300,
+    measure_every: options.MeasureEvery = 1,
+    privacy: options.Privacy = "secagg",
+    min_cohort: Annotated[
+        int | None,
+        Option(
+            help="With secagg: minimum number of organisations that a sum is taken over.",
+            show_default="all, but at most 10",
+        ),
+    ] = None,
+    epsilon: options.Epsilon = 10.0,
+    delta: options.Delta = 1e-6,
+    ratings: options.RatingRange = "1,5",
+    clip: options.Clip = 0.0,
+    dtype: options.Dtype = "float64",
+    seed: options.Seed = 0,
+    run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
+    detach: Detach = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
+    config = load_server(server)
+    p = len(config.organisations)
+    if update is None and preset == "fast" and active in (None, p) and "dp" not in privacy:
+        update = "exact"  # as accurate where all take part, a seventh of the bytes, and it reveals less
+    settings = Settings.preset(
+        preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
+        penalty_items=penalty_items, beta=parse_beta(beta), inner_steps=inner_steps, method=method, loss=loss,
+        sampler=sampler, normalise=normalise, dtype=dtype, seed=seed, privacy=privacy, clip=clip,
+        min_cohort=least_of(config.organisations) if min_cohort is None else min_cohort,
+        **parse_dp(privacy, epsilon, delta, ratings, rounds),
+    )  # fmt: skip
+    folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
+    start_run(config, folder, detach, as_json)
+
+
+def resume(
+    server: Server = Path(), run: RunName = None, detach: Detach = False, as_json: options.AsJson = False
+) -> None:
+    """Resume a run that was stopped or broke off; the result is the same, bit for bit, as without the break."""
+    config = load_server(server)
+    folder = find_run(config, run)
+    state = folder.status()["state"]
+    require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
+    require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
+    (folder.path / "stop").unlink(missing_ok=True)
+    start_run(config, folder, detach, as_json)
+
+
+def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFolder:
+    """Check everything, then write the run's plan into a new folder."""
+    p = len(config.organisations)
+    _check_settings(settings, p)
+    quorum = _check_order(order, settings, p)
+    superlink.control_port(config)
+    going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
+    require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
+    name = order.name or datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    valid = re.fullmatch(RUN, name) is not None and len(name) <= MAX_NAME
+    require(valid, f"--run takes up to {MAX_NAME} letters, digits, - and _, got {name!r}")
+    folder = RunFolder(config.runs / name)
+    require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
+    catalogue, nodes = config.catalogue(), superlink.registered(config)
+    names = list(config.organisations)
+    new = [one for one in names if one not in nodes]
+    require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
+    public = [key for _, key in identities.load(config.path(identities.LIST))] if settings.hidden else []
+    folder.write_plan(
+        RunPlan(
+            f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
+            len(catalogue), order.rounds, order.measure_every, order.patience, quorum, tuple(public),
+        )
+    )  # fmt: skip
+    typer.echo(claim(settings), err=True)
+    return folder
+
+
+def _check_settings(settings: Settings, organisations: int) -> None:
+    """Refuse settings that this federation cannot run."""
+    p, cohort = organisations, settings.min_cohort
+    enough = p >= 3 or not settings.hidden
+    require(enough, f"{p} organisations cannot hide among each other: --privacy plain, if all accept it")
+    require(cohort <= max(p, 3), f"--min-cohort must be at most {p}, the number of organisations, got {cohort}")
+    require(not settings.undecided, "--penalty-users auto needs a simulation: run `fedmc tune` on ratings of your own")
+    portable(settings)
+    settings.make_sampler(p)
+
+
+def _check_order(order: Order, settings: Settings, organisations: int) -> int:
+    """Refuse numbers that are out of bounds; returns the quorum."""
+    quorum = settings.active if order.quorum is None else order.quorum
+    require(order.rounds >= 1, f"--rounds must be at least 1, got {order.rounds}")
+    require(order.patience > 0, f"--patience must be above 0, got {order.patience}")
+    require(order.measure_every >= 1, f"--measure-every must be at least 1, got {order.measure_every}")
+    require(1 <= quorum <= organisations, f"--quorum must be from 1 to {organisations}, got {quorum}")
+    return quorum
+
+
+def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
+    """Have the server run it, and show its progress until it ends."""
+    name = folder.path.name
+    folder.say(state="starting", why="")
+    superlink.run(config, folder.path)
+    if detach:
+        typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
+        return
+    try:
+        follow(folder)
+    except KeyboardInterrupt:
+        typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
+        raise typer.Exit(130) from None
+    report(folder, as_json)

@@ -1,0 +1,124 @@
+"""Command groups that import a command's module when the command is invoked or its own help is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import signature
+from typing import NamedTuple, get_args
+
+import click
+import typer
+import typer.core
+from typer.models import ArgumentInfo
+
+from fedmc.errors import FedmcError, InputError
+
+typer.core.HAS_RICH = False  # otherwise Typer escapes the brackets in help for rich, which does not print it
+EXTRAS = {"flwr": "flower", "cryptography": "flower", "uvicorn": "flower", "httpx": "flower", "grpc": "flower"}
+
+
+class Entry(NamedTuple):
+    """A command that is not loaded yet."""
+
+    target: str  # module:function
+    help: str  # one line
+
+
+class LazyGroup(click.Group):
+    """A group of commands and groups, by name."""
+
+    def __init__(
+        self,
+        name: str,
+        table: Mapping[str, Entry | click.Group],
+        *,
+        help: str,
+        context_settings: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, help=help, no_args_is_help=True, context_settings=context_settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        if cmd_name not in self.table:
+            close = get_close_matches(cmd_name, self.table, n=1)
+            ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        entry = self.table[cmd_name]
+        return load(entry, cmd_name) if isinstance(entry, Entry) else entry
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = [(name, (entry.help or "").partition("\n")[0]) for name, entry in self.table.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose errors name its options: `dtype='float32'` in a message of the library is `--dtype float32`."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FedmcError as error:
+            error.args = (in_flags(str(error), self.params),)
+            raise
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Nothing: Typer lists the arguments with the options, and Click 8.5 would list them a second time."""
+
+
+def resolve(target: str) -> Callable[..., object]:
+    """The function that `module:function` names; its module is imported now."""
+    module, _, attribute = target.partition(":")
+    function: Callable[..., object] = getattr(import_module(module), attribute)
+    return function
+
+
+def load(entry: Entry, name: str) -> click.Command:
+    """Import the command's module and make a Click command of its function."""
+    try:
+        function = resolve(entry.target)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        raise InputError(f"this command needs the package {error.name}: pip install 'fedmc[{extra}]'") from None
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, cls=Command)(function)
+    command = typer.main.get_command(alone)
+    _restore_argument_help(command, function)
+    return command
+
+
+def _restore_argument_help(command: click.Command, function: Callable[..., object]) -> None:
+    """Since version 8.5 Click has a help of arguments itself, which overwrites that of Typer 0.20."""
+    declared = {
+        name: info
+        for name, parameter in signature(function, eval_str=True).parameters.items()
+        for info in get_args(parameter.annotation)
+        if isinstance(info, ArgumentInfo)
+    }
+    for argument in command.params:
+        if isinstance(argument, typer.core.TyperArgument) and argument.name in declared:
+            argument.help = declared[argument.name].help
+
+
+def in_flags(message: str, parameters: list[click.Parameter]) -> str:
+    """The message with `name=value` written as `--name value`, where `name` is an option of the command."""
+    flags = {one.name: one.opts[0] for one in parameters if isinstance(one, click.Option) and one.name}
+    if not flags:
+        return message
+
+    def flag(found: re.Match[str]) -> str:
+        name, quoted, bare = found.groups()
+        if bare == "True":
+            return flags[name]
+        value = bare or (f"'{quoted}'" if " " in quoted else quoted)
+        return f"{flags[name]} {value}"
+
+    names = "|".join(map(re.escape, sorted(flags, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w?&/.-])({names})=(?:'([^']*)'|([^\s,;:)']+))", flag, message)

@@ -1,0 +1,16 @@
+"""Logging of the commands that run for long."""
+
+from __future__ import annotations
+
+import logging
+
+
+def log_to_stderr() -> None:
+    """Log fedmc's messages to stderr; of Flower, errors only."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("fedmc")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,115 @@
+"""The options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+PENALTIES = "none, l2:W, l1:W, elastic-net:L1,L2, non-negative, box:LO,HI, group-l2:W or a plug-in's name"
+PARTITIONS = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
+SPLITS = "a share such as 0.2 (random:0.2 means the same), last:K, leave:K or date:YYYY-MM-DD"
+
+PrivacyMode = Literal["plain", "secagg", "dp", "dp+secagg"]
+UpdateName = Literal["linearised", "exact", "curvature"]
+
+# The source and how it is read.
+Source = Annotated[
+    str, Argument(help="Ratings: a file, folder, archive, database URL, named or prepared data set, or `demo`.")
+]
+Columns = Annotated[
+    str | None, Option(help="Names of the user, item and rating columns, separated by commas.", show_default="detected")
+]
+Query = Annotated[str | None, Option(help="For a database: the SQL query that returns user, item and rating.")]
+Duplicates = Annotated[
+    Literal["refuse", "last", "mean"],
+    Option(help="For a (user, item) pair with several ratings: refuse it, keep the last, or take the mean."),
+]
+Catalogue = Annotated[Path | None, Option(help="Catalogue file of the items that the organisations agreed on.")]
+UnknownItems = Annotated[Literal["refuse", "drop"], Option(help="What to do with items outside the catalogue.")]
+Test = Annotated[str, Option(help=f"Ratings to hold out for testing: {SPLITS}; 0 for none.")]
+Partition = Annotated[str, Option(help=f"How users are assigned to clients: {PARTITIONS}.")]
+Clients = Annotated[int, Option(help="Number of simulated clients that the users are distributed over.")]
+Seed = Annotated[int, Option(help="Random seed; the same seed gives the same result, bit for bit.")]
+
+# The model and the algorithm.
+Rank = Annotated[int, Option(help="Number of latent factors.")]
+Active = Annotated[
+    int | None, Option(help="Number of clients sampled in each round.", show_default="all, but at most 10")
+]
+Preset = Annotated[
+    Literal["fast", "paper"], Option(help="Default settings: fast, or paper for FedMC-ADMM as published.")
+]
+PenaltyUsers = Annotated[
+    str | None,
+    Option(
+        help=f"Penalty on the user factors: {PENALTIES}; join several with +. auto: l2, its weight tuned on held-out "
+        "ratings.",
+        show_default="the preset's",
+    ),
+]
+PenaltyItems = Annotated[
+    str | None,
+    Option(
+        help="Penalty on the item factors, written like --penalty-users. auto: the users' penalty divided by the "
+        "number of clients.",
+        show_default="the preset's",
+    ),
+]
+Beta = Annotated[
+    str | None,
+    Option(help="ADMM penalty parameter: a number above 0, or auto for one per item.", show_default="the preset's"),
+]
+InnerSteps = Annotated[
+    int | None, Option(help="Local steps on each factor matrix per round (N in the paper).", show_default="10")
+]
+Method = Annotated[
+    str | None,
+    Option(
+        help="Algorithm: fedmc, fedmavg, fedmgs, fedavg, fedprox, scaffold or a plug-in's name.", show_default="fedmc"
+    ),
+]
+Loss = Annotated[
+    str | None, Option(help="Loss: square, huber[:DELTA], logistic or a plug-in's name.", show_default="square")
+]
+Update = Annotated[
+    UpdateName | None,
+    Option(help="How a client updates its copy of the item factors.", show_default="the preset's"),
+]
+Sampler = Annotated[
+    str | None,
+    Option(
+        help="How clients are sampled: uniform, coins, groups, passes or a plug-in's name.", show_default="the preset's"
+    ),
+]
+Normalise = Annotated[
+    Literal["none", "mean", "standard"] | None,
+    Option(help="Subtract the mean rating, and with standard divide by the deviation.", show_default="the preset's"),
+]
+Dtype = Annotated[Literal["float32", "float64"], Option(help="Floating-point type of the computation.")]
+
+# Rounds and measurements.
+Rounds = Annotated[int, Option(help="Number of communication rounds.")]
+MeasureEvery = Annotated[int, Option(help="Measure the objective and the errors every so many rounds.")]
+
+# Privacy.
+Privacy = Annotated[
+    PrivacyMode,
+    Option(
+        help="What the server sees: every client's message (plain), sums over cohorts (secagg), messages with noise "
+        "(dp), or sums with noise (dp+secagg)."
+    ),
+]
+MinCohort = Annotated[int, Option(help="With secagg: minimum number of clients that a sum is taken over.")]
+Epsilon = Annotated[float, Option(help="With dp: privacy budget epsilon of each user, over all rounds.")]
+Delta = Annotated[float, Option(help="With dp: delta; choose it below 1 / number of users.")]
+RatingRange = Annotated[str, Option(help="With dp: the publicly known range of the ratings, LOW,HIGH.")]
+Clip = Annotated[
+    float, Option(help="With plain: clip updates to this many times the median update norm; 0 does not clip.")
+]
+
+# Results.
+AsJson = Annotated[bool, Option("--json", help="Also print the result as one line of JSON, last.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
+Number = Annotated[int, Option("-n", "--number", "--n", help="Number of items for each user.")]
