@@ -228,6 +228,14 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
+EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it reveals less
+
+
+def usual_update(preset: str, everybody: bool) -> Update | None:
+    """The update of a federation where nobody says otherwise and all organisations take part in every round."""
+    return EVERYBODY.get(preset) if everybody else None
+
+
 def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
     """The privacy value of words, which loses the mode's numbers on the way."""
     given = words.pop("privacy", None)

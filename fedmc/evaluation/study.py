@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import NotRequired, TypedDict
 
@@ -12,6 +13,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.builder import Duplicates
 from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
+from fedmc.privacy import modes
 
 CENTRAL = {
     "pooled": "pooled ALS",
@@ -26,9 +28,20 @@ FEDMC: dict[str, tuple[str, dict[str, object]]] = {  # the variants of FedMC: a 
 }
 
 
+TAKES = {"fedmc-paper": ("rank", "beta", "inner_steps"), "biases": ("rank",)}  # of the options for all methods
+
+
+def options_for(method: str, given: Mapping[str, object]) -> dict[str, object]:
+    """Those of the given options that a method takes; None stands for an option that is not given."""
+    steps = () if method in FEDMC or method in CENTRAL else ("inner_steps",)
+    names = TAKES.get(method, ("rank", "penalty_users", *steps))
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
 def federated() -> list[str]:
     """Every federated method that can be compared: the variants of FedMC, and all algorithms by their names."""
-    return [*FEDMC, *(name for name in registry.names() if name not in registry.UPDATES)]
+    elsewhere = {*registry.UPDATES, *(kind.algorithm for kind in modes.BY_MODE.values())}  # by other settings
+    return [*FEDMC, *(name for name in registry.names() if name not in elsewhere)]
 
 
 def label_of(method: str) -> str:

@@ -25,6 +25,7 @@ MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
 SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
 DP_ROUNDS = 19  # the budget is divided among all rounds, and factors are not found in few: docs/explanation/dp.md
 DEFAULT_ACTIVE = 10
+ROUNDS = 50
 ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
 Setting = str | float | bool
 Word = Setting | tuple[float, float]
@@ -35,6 +36,7 @@ class Privacy(Protocol):
 
     mode: ClassVar[Mode]
     algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, if there is one
+    default_rounds: ClassVar[int]
     tasks: ClassVar[frozenset[str]]  # what a node may be asked for
     everybody_needed: ClassVar[bool]  # a cohort of fewer than all clients protects nobody
     held_out_allowed: ClassVar[bool]  # held-out ratings depend on other users
@@ -51,6 +53,10 @@ class Privacy(Protocol):
 
     def summary(self) -> str:
         """What the server sees, in a few words for tables and reports."""
+        ...
+
+    def server_saw(self) -> str:
+        """What the server saw of the clients' updates in a run, as a sentence for its report."""
         ...
 
     def settings(self) -> Mapping[str, Setting]:
@@ -77,6 +83,7 @@ class Plain:
     clip: float = 0.0
     mode: ClassVar[Mode] = "plain"
     algorithm: ClassVar[str | None] = None
+    default_rounds: ClassVar[int] = ROUNDS
     tasks: ClassVar[frozenset[str]] = ALL_TASKS
     everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = True
@@ -93,6 +100,9 @@ class Plain:
 
     def summary(self) -> str:
         return "nothing is hidden, the server sees the message of every client."
+
+    def server_saw(self) -> str:
+        return "The server saw each client's own updates."
 
     def settings(self) -> Mapping[str, Setting]:
         return {}
@@ -118,6 +128,7 @@ class SecAgg:
     min_cohort: int = MIN_COHORT
     mode: ClassVar[Mode] = "secagg"
     algorithm: ClassVar[str | None] = None
+    default_rounds: ClassVar[int] = ROUNDS
     tasks: ClassVar[frozenset[str]] = ALL_TASKS
     everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = True
@@ -136,6 +147,9 @@ class SecAgg:
 
     def summary(self) -> str:
         return "the server sees masked uploads and the sums of cohorts, never a client's own message."
+
+    def server_saw(self) -> str:
+        return "The updates were masked: the server saw only their sums over cohorts."
 
     def settings(self) -> Mapping[str, Setting]:
         return {}
@@ -161,6 +175,7 @@ class DP:
     rating_range: tuple[float, float] = (1.0, 5.0)  # public: ratings are centred by it
     mode: ClassVar[Mode] = "dp"
     algorithm: ClassVar[str | None] = "dp"
+    default_rounds: ClassVar[int] = DP_ROUNDS
     tasks: ClassVar[frozenset[str]] = frozenset({"round", "finish"})  # losses and errors would be releases too
     everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = False
@@ -187,6 +202,11 @@ class DP:
 
     def summary(self) -> str:
         return "what leaves a client is noised for each of its users, within the epsilon that was set."
+
+    def server_saw(self) -> str:
+        return (
+            "Each client added noise to its updates for differential privacy; the server saw each client's noisy ones."
+        )
 
     def settings(self) -> Mapping[str, Setting]:
         return {"penalty_users": "l2:2", "penalty_items": "none", "normalise": "none", "biases": True}
@@ -228,6 +248,9 @@ class DPSecAgg(DP):
 
     def summary(self) -> str:
         return "the server sees masked uploads and noised sums; the noise is shared among the clients."
+
+    def server_saw(self) -> str:
+        return "The updates were masked and noisy: the server saw only noisy sums over cohorts."
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         super().check_run(clients, active, rounds, full)
