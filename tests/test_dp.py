@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from tests.conftest import local_engine, planted
+from tests.conftest import examples, local_engine, planted
 
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
@@ -59,7 +59,7 @@ def exact(method, table, cast):
 ratings = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, -1e6, 1e12]), min_size=ITEMS, max_size=ITEMS)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     one=ratings,
     others=st.lists(ratings, min_size=1, max_size=3),
