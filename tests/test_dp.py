@@ -184,7 +184,7 @@ def test_what_cannot_be_made_costs_nothing(tmp_path):
 
 RELEASING = """
 import os, sys
-from fedmc.privacy.ledger import Ledger
+from fedmc.privacy.dp.ledger import Ledger
 ledger = Ledger(sys.argv[1], 3.0, 1e-5)
 for number in range(1000):
     content = ledger.release(f"run/{number}", 9.0, lambda: os.urandom(8))

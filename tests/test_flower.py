@@ -29,12 +29,11 @@ from tests.loopback import FEDMC, NAMES, Loopback
 PRIVACY = ("plain", "secagg")
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them
-
-
-def moments():
-    """Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them."""
-    for place, privacy in itertools.product(PLACES, PRIVACY):
-        yield pytest.param(place, privacy, marks=[] if place == "committed" else pytest.mark.nightly)
+# Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them.
+MOMENTS = [
+    pytest.param(place, privacy, marks=[] if place == "committed" else pytest.mark.nightly)
+    for place, privacy in itertools.product(PLACES, PRIVACY)
+]
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
@@ -157,7 +156,7 @@ def test_a_second_process_of_an_organisation_is_refused(all_up):
     assert "in use by another process" in done.stderr
 
 
-@pytest.mark.parametrize(("place", "privacy"), moments())
+@pytest.mark.parametrize(("place", "privacy"), MOMENTS)
 def test_a_killed_node_loses_and_doubles_nothing(all_up, place, privacy):
     """kill -9 before it computed, after it committed and before it replied, in the middle of its reply, after it."""
     all_up.kill("east")
