@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedmc.algorithms.settings import Settings
@@ -17,7 +16,7 @@ from fedmc.training import clipping, local
 from fedmc.training.fixed_point import STEP_OF_SUMS, Counted
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
 SETTINGS = Settings.preset("fast", rank=2, active=8, penalty_users="l2:0.1")
 CLIENTS = 8
@@ -41,7 +40,7 @@ def rmse(settings, number=15, attacker=None, times=1000):
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.floats(1, 5))
-@hypothesis_settings(max_examples=100, deadline=None)
+@examples(100)
 def test_nothing_counts_for_more_than_the_bound(norms, times):
     changes = {k: np.array([norm, 0.0]) for k, norm in enumerate(norms)}
     found = clipping.factors(changes, times)

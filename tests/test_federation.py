@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import sqlite3
 import stat
 
@@ -26,52 +27,75 @@ from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_re
 from fedmc.problem.penalties import l2
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.world import CATALOGUE, ITEMS, KINDS, NODES, ROUNDS, RUN, World, local, request_of
+from tests.world import (
+    CATALOGUE,
+    ITEMS,
+    KINDS,
+    NODES,
+    ROUNDS,
+    RUN,
+    RecordedWorld,
+    RelentlessWorld,
+    World,
+    local,
+    request_of,
+)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "dp" not in kind])  # whose noise nobody draws twice
 def test_the_same_bits_as_the_simulation(kind, tmp_path):
     _, expected = local(KINDS[kind])
     world = World(tmp_path)
-    found = world.finish(KINDS[kind])
-    assert found.cast.V.tobytes() == expected.cast.V.tobytes()
-    assert found.state.S.tobytes() == expected.state.S.tobytes()
-    assert found.state.seen == expected.state.seen
+    check_same(world.finish(KINDS[kind]), expected)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("paper", marks=pytest.mark.slow),
-        pytest.param("exact", marks=pytest.mark.slow),
-        pytest.param("curvature", marks=pytest.mark.slow),
-        pytest.param("secagg", marks=pytest.mark.slow),
-        pytest.param("clipped", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.timeout(900)
-def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
-    """All the boundaries between the messages of a run, one after the other."""
+KILLED = ["paper", "exact", "curvature", "secagg", "clipped"]
+
+
+def check_same(found, expected, where=""):
+    assert found.cast.V.tobytes() == expected.cast.V.tobytes(), where
+    assert found.state.S.tobytes() == expected.state.S.tobytes(), where
+    assert found.state.seen == expected.state.seen, where
+
+
+def check_kills(kind, folder, measure_every=1, from_the_start=False):
+    """Kill at every boundary between the messages of a run, one after the other: all end with the same bits."""
     settings = KINDS[kind]
     # With secure aggregation who is lost in a session is left out of its sum, unless everybody must be in it.
     quorum, number = (NODES, 2) if kind == "secagg" else (1, ROUNDS)
     _, expected = local(settings, number)
-    calm = World(tmp_path / "calm", quorum=quorum)
+    calm = RecordedWorld(folder, quorum, measure_every)
     calm.finish(settings, number)
-    boundaries = next(calm.clock)
-    assert boundaries > 50
-    places = set()
-    for kill_at in range(boundaries):
-        world = World(tmp_path / str(kill_at), kill_at, quorum)
-        found = world.finish(settings, number)
-        assert world.killed is not None
-        places.add(world.killed.split()[0])
-        assert found.cast.V.tobytes() == expected.cast.V.tobytes(), world.killed
-        assert found.state.S.tobytes() == expected.state.S.tobytes(), world.killed
-        assert found.state.seen == expected.state.seen, world.killed
-        for store in world.stores.values():
-            store.close()
-    assert places == {"node", "the"}
+    assert calm.boundaries > 50
+    assert {place.split()[0] for place in calm.places} == {"node", "the"}
+    for kill_at in range(calm.boundaries):
+        world = calm.killed_at(kill_at, folder / "killed", from_the_start)
+        check_same(world.finish(settings, number), expected, world.killed)
+        assert world.killed == calm.places[kill_at]
+        world.close()
+        shutil.rmtree(world.folder)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KILLED if kind != "secagg"])  # which gives up after a few sessions
+def test_killed_everywhere_in_one_run_every_contribution_counts_once(kind, tmp_path):
+    world = RelentlessWorld(tmp_path)
+    check_same(world.finish(KINDS[kind]), local(KINDS[kind])[1])
+    assert len(world.struck) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
+    check_kills(kind, tmp_path, measure_every=2 if kind == "secagg" else 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_anywhere_with_processes_as_old_as_the_run(kind, tmp_path):
+    """The same from round 0, without snapshots: nothing that a node or the server holds in memory is new."""
+    check_kills(kind, tmp_path, from_the_start=True)
 
 
 def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):

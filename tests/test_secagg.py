@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedmc.errors import DataError, InputError
 from fedmc.privacy.secagg import crypto, fixed
 from fedmc.privacy.secagg.protocol import AbortedError, Collector, Member, Session, threshold_of
+from tests.conftest import examples
 
 STAGES = ("advertise", "share", "mask", "reveal")
 IDENTITIES = [Ed25519PrivateKey.from_private_bytes(hashlib.sha256(bytes([k])).digest()) for k in range(50)]
@@ -91,7 +92,7 @@ def test_every_set_of_drop_outs(members, stage):
 
 
 @given(data=st.data(), members=st.integers(3, 12))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_drop_outs_at_several_stages(data, members):
     session = session_of(members, length=2)
     words = words_of(session, members)
@@ -274,7 +275,7 @@ def test_keys_that_differ_in_a_bit_give_different_masks():
 
 
 @given(secret=st.binary(min_size=32, max_size=32), holders=st.integers(1, 12), data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_shares(secret, holders, data):
     threshold = data.draw(st.integers(1, holders))
     shares = crypto.share(secret, list(range(holders)), threshold)
@@ -312,7 +313,7 @@ def test_overflow_is_refused(value):
 
 
 @given(st.integers(0, 2 * crypto.PIECE + 3), st.lists(st.sampled_from([1, -1]), max_size=3), st.sampled_from([32, 64]))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_masks_in_pieces_are_the_masks(length, signs, bits):
     dtype = {32: np.uint32, 64: np.uint64}[bits]
     words = np.arange(length, dtype=dtype)

@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedmc.algorithms.client import contribution
@@ -19,7 +18,7 @@ from fedmc.privacy.secagg.cohorts import cohort
 from fedmc.training.fixed_point import STEP_OF_SUMS, Counted, length_of, respond_in_words
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
 NODES, HALF = 4, 2.0 ** -(STEP_OF_SUMS + 1)
 KINDS = {
@@ -103,7 +102,7 @@ def test_what_secure_sums_do_not_go_with():
 
 
 @given(st.data(), st.integers(3, 60), st.integers(3, 12))
-@hypothesis_settings(max_examples=200, deadline=None)
+@examples(200)
 def test_cohorts_hide(data, clients, least):
     """At least so many, newcomers none or as many, and in the end everybody is in."""
     joined = set()
