@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from fedmc.errors import InputError
 from fedmc.evaluation.runner import Outcome
@@ -89,9 +89,9 @@ def _read(folder: Path) -> tuple[dict[str, object], History]:
         up, down, seconds = up + record["bytes_up"], down + record["bytes_down"], seconds + record["seconds"]
         if "objective" in record:
             measured.append(record)
-            names: tuple[Literal["objective", "train_rmse", "test_rmse"], ...] = ("objective", "train_rmse", "test_rmse")
-            rmse = {name: record.get(name) for name in names}
-            curve.append({**rmse, "round": record["number"], "up": up, "down": down, "seconds": seconds})
+            rmse = {"train_rmse": record.get("train_rmse"), "test_rmse": record.get("test_rmse")}
+            point = {"objective": record["objective"], "round": record["number"], "up": up, "down": down}
+            curve.append({**rmse, **point, "seconds": seconds})
     if not measured:
         raise InputError(f"{folder} holds no measured round")
     return settings, History(rounds, measured, curve)
