@@ -136,9 +136,10 @@ class Current:
     def federate(self, task: Task) -> Result:
         from fedmc.data.partition import make_shards
         from fedmc.federation.node.node import Node
-        from fedmc.federation.node.secagg_member import Identity
         from fedmc.federation.node.store import Store
         from fedmc.federation.server.engine import FederatedEngine
+        from fedmc.federation.server.members import Members
+        from fedmc.federation.setup.identities import Identity
         from fedmc.privacy.dp.ledger import Ledger
         from fedmc.training.rounds import rounds
 
@@ -153,16 +154,17 @@ class Current:
                 identity=Identity(k, keys[k], publics, 3), ledger=Ledger(task.folder / f"ledger-{k}", 50.0, 1e-6),
             )  # fmt: skip
         wire = Wire({k: node.answer_bytes for k, node in nodes.items()})
-        engine = FederatedEngine(wire, RUN, len(nodes), len(task.train.items), CATALOGUE, len(nodes), pinned=publics)
+        members = Members(len(nodes), len(task.train.items), CATALOGUE, len(nodes), publics)
+        engine = FederatedEngine(wire, RUN, members)
         history, states = [], []
-        for round in rounds(engine, task.settings, last=task.rounds, on_state=states.append):
+        for round in rounds(engine, task.settings, last=task.rounds, on_checkpoint=states.append):
             history.append(round.record())
             if round.number == task.rounds:
                 break
-        cast = states[-1].cast
-        engine.finish(cast, range(len(nodes)))
+        broadcast = states[-1].broadcast
+        engine.finish(broadcast, range(len(nodes)))
         U = np.concatenate([users[k] for k in range(len(nodes))])
-        return Result(U, cast.V, cast.scaling.mean, cast.scaling.scale, history)
+        return Result(U, broadcast.V, broadcast.scaling.mean, broadcast.scaling.scale, history)
 
 
 SIDES: dict[str, Side] = {"previous": Previous(), "current": Current()}
