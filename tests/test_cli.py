@@ -195,7 +195,7 @@ BAD_FILES = {
     "not a number": (HEADER + "1,2,3\n1,3,good\n", "line 3: the rating should be a number, got 'good'"),
     "NaN": (HEADER + "1,2,3\n1,3,nan\n", "line 3: the rating must be finite, got 'nan'"),
     "infinite": (HEADER + "1,2,3\n1,3,-inf\n", "line 3: the rating must be finite, got '-inf'"),
-    "duplicates": (HEADER + "1,2,3\n1,2,4\n", "--duplicates last|mean"),
+    "duplicates": (HEADER + "1,2,3\n1,2,4\n", "duplicates=last|mean"),
 }
 
 

@@ -169,7 +169,7 @@ def test_align_reports_what_is_outside():
     assert report is None
     assert wide.matrix.toarray().tolist() == [[0, 1, 2, 0, 0], [0, 0, 0, 0, 3]]
     with pytest.raises(
-        DataError, match=r"2 ratings are of 2 items outside of the catalogue \(20, 30\).*--unknown-items drop"
+        DataError, match=r"2 ratings are of 2 items outside of the catalogue \(20, 30\).*unknown_items=drop"
     ):
         align(ratings, Catalogue.of([10]))
     kept, report = align(ratings, Catalogue.of([10]), "drop")
@@ -355,7 +355,7 @@ def test_the_commands(tmp_path):
     assert "outside of the catalogue" in fedmc("catalogue", "check", "a.json", "b.parquet", cwd=tmp_path, code=2)
     fedmc("prepare", "a.csv", "--catalogue", "all.json", "--out", "one", cwd=tmp_path)
     assert prepared.open_prepared(tmp_path / "one").shards[0].by_user.shape == (60, 30)
-    assert "--unknown-items drop" in fedmc(
+    assert "unknown_items=drop" in fedmc(
         "prepare", "b.parquet", "--catalogue", "a.json", "--out", "x", cwd=tmp_path, code=2
     )
     said = fedmc("prepare", "b.parquet", "--catalogue", "a.json", "--unknown-items", "drop", "--out", "x", cwd=tmp_path)

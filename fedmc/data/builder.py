@@ -190,7 +190,7 @@ def resolve_duplicates(
         row = int(np.searchsorted(matrix.indptr, again[0], side="right")) - 1
         raise DataError(
             f"{len(again):,} ratings repeat a (user, item) pair, the first one user {users[row]}, "
-            f"item {items[matrix.indices[again[0]]]}: keep the last of each or their mean (--duplicates last|mean)"
+            f"item {items[matrix.indices[again[0]]]}: keep the last of each or their mean (duplicates=last|mean)"
         )
     indptr = matrix.indptr.astype(np.int64)
     if duplicates == "mean":

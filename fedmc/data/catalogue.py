@@ -84,7 +84,7 @@ def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = 
     columns = catalogue.columns_of(ratings.items)
     report = report_unknown(ratings, columns)
     if report is not None and unknown_items == "refuse":
-        raise DataError(f"{report}: add them to the catalogue, or drop them (--unknown-items drop)")
+        raise DataError(f"{report}: add them to the catalogue, or drop them (unknown_items=drop)")
     kept = ratings if report is None else ratings.with_entries(columns[ratings.matrix.indices] >= 0)
     shape = len(kept.users), len(catalogue)
     # Columns keep their order: both lists of items are sorted.

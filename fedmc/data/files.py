@@ -36,9 +36,9 @@ def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], k
     if not path.exists():
         return
     if not overwrite:
-        raise InputError(f"{path} exists already: choose another --out, or --overwrite to replace it")
+        raise InputError(f"{path} exists already: choose another folder for the output, or overwrite to replace it")
     ours = path.is_dir() and (is_ours(path) or not any(path.iterdir()))
-    require(ours, f"{path} exists and is not a {kind}: it is not overwritten; choose another --out")
+    require(ours, f"{path} exists and is not a {kind}: it is not overwritten; choose another folder for the output")
 
 
 @contextmanager

@@ -47,9 +47,9 @@ def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
     return _divide(ratings, _times(ratings, "date") >= moment.timestamp())
 
 
-def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
-    """A split from words: `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
-    name, _, value = words.partition(":")
+def parse(spec: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
+    """A split from its spec: `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
+    name, _, value = spec.partition(":")
     try:
         if name == "random":
             return at_random(ratings, float(value), seed)
@@ -60,13 +60,13 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
     except ValueError as error:
         if isinstance(error, InputError | DataError):
             raise
-        raise InputError(f"split {words!r}: {value!r} is not a number") from None
-    require(name == "date", f"unknown split {words!r}: choose random:SHARE, last:K, leave:K or date:YYYY-MM-DD")
+        raise InputError(f"split {spec!r}: {value!r} is not a number") from None
+    require(name == "date", f"unknown split {spec!r}: choose random:SHARE, last:K, leave:K or date:YYYY-MM-DD")
     return since(ratings, value)
 
 
-def needs_times(words: str) -> bool:
-    return words.startswith(("last:", "date:"))
+def needs_times(spec: str) -> bool:
+    return spec.startswith(("last:", "date:"))
 
 
 def _times(ratings: Ratings, name: str) -> Array:

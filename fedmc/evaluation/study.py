@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from fedmc.algorithms import methods
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError, require
 
+Measure = Literal["objective", "test_rmse", "nonzeros"]
+Axis = Literal["round", "seconds", "megabytes"]
 CENTRAL = {
     "pooled": "pooled ALS",
     "pooled-prox": "pooled proximal gradient",
@@ -62,8 +64,8 @@ class Case:
 class Panel:
     """One set of axes: a measure over rounds, seconds or megabytes, with some of the cases."""
 
-    y: str  # objective, test_rmse, nonzeros
-    x: str  # round, seconds, megabytes
+    y: Measure
+    x: Axis
     title: str = ""
     labels: tuple[str, ...] = ()  # all cases if empty
 
@@ -94,8 +96,8 @@ class CaseDict(TypedDict):
 
 
 class PanelDict(TypedDict):
-    y: str
-    x: str
+    y: Measure
+    x: Axis
     title: str
     labels: list[str]
 

@@ -19,7 +19,7 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
     """The rows of a file, a folder, an archive or a database."""
     if databases.is_database(source):
         return databases.read(str(source), query, selection)
-    require(query is None, f"--query goes with a database, not with {source}", DataError)
+    require(query is None, f"only a database takes a query, and {source} is none: leave the query out", DataError)
     path = Path(source)
     require(path.exists(), f"there is no file {path}", DataError)
     if path.is_dir() or archives.is_archive(path):

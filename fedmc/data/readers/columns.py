@@ -86,7 +86,7 @@ def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tu
         require(
             bool(known),
             f"no {role} column found: the table has {', '.join(names)}; call it {role!r} "
-            "or name the three columns (--columns USER,ITEM,RATING)",
+            "or give the three names, columns=USER,ITEM,RATING",
             DataError,
         )
         found.append(known[0])
@@ -100,7 +100,7 @@ def find_time_column(names: Sequence[str]) -> str:
     require(
         bool(known),
         f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
-        "or name it fourth (--columns USER,ITEM,RATING,TIME)",
+        "or give its name too, columns=USER,ITEM,RATING,TIME",
         DataError,
     )
     return known[0]

@@ -38,7 +38,11 @@ def without_password(source: str) -> str:
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a query's result, streamed."""
     shown = without_password(source)
-    require(query is not None and query.strip() != "", f"{shown} needs a query: --query 'select ...'", DataError)
+    require(
+        query is not None and query.strip() != "",
+        f"{shown} needs a query such as 'select user, item, rating from ratings'",
+        DataError,
+    )
     dbapi, address = _driver(source)
     try:
         with dbapi.connect(address) as connection, connection.cursor() as cursor:
