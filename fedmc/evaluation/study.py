@@ -77,16 +77,21 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
-class StudyOptions(TypedDict, total=False):
-    """The fields of a `Study` that have a default."""
+class Budget(TypedDict, total=False):
+    """What all cases of a study share: clients, rounds, split and partition."""
 
-    seeds: tuple[int, ...]
     clients: int
     active: int
     rounds: int
     test: str
     partition: str
     measure_every: int
+
+
+class StudyOptions(Budget, total=False):
+    """The fields of a `Study` that have a default."""
+
+    seeds: tuple[int, ...]
 
 
 class CaseDict(TypedDict):
@@ -108,7 +113,7 @@ class FigureDict(TypedDict):
     panels: list[PanelDict]
 
 
-class StudyDict(TypedDict):
+class StudyDict(Budget):
     """A study in JSON."""
 
     title: str
@@ -116,12 +121,6 @@ class StudyDict(TypedDict):
     cases: list[CaseDict]
     figures: list[FigureDict]
     seeds: list[int]
-    clients: int
-    active: int
-    rounds: int
-    test: str
-    partition: str
-    measure_every: int
 
 
 @dataclass(frozen=True)
