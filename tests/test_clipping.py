@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
-from fedmc.training import clipping, local
-from fedmc.training.fixed_point import STEP_OF_SUMS, Counted
+from fedmc.privacy import clipping
+from fedmc.training import local
+from fedmc.algorithms.messages import SUM_BITS
+from fedmc.training.aggregation import FixedPointState
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import examples, planted
@@ -53,7 +55,7 @@ def test_nothing_counts_for_more_than_the_bound(norms, times):
 
 @given(st.integers(-(2**40), 2**40), st.integers(-(2**40), 2**40), st.floats(0, 1))
 def test_client_and_server_agree_on_what_was_counted(before, now, factor):
-    old, new = Counted(None, np.array([before])), Counted(None, np.array([now]))
+    old, new = FixedPointState(None, np.array([before])), FixedPointState(None, np.array([now]))
     sent = new.whole - old.whole
     assert clipping.settle(new, old, factor).whole - old.whole == clipping.counted(sent, factor)
     assert clipping.settle(new, None, factor).whole == clipping.counted(new.whole, factor)
@@ -62,10 +64,10 @@ def test_client_and_server_agree_on_what_was_counted(before, now, factor):
 def test_the_sum_is_what_the_clients_know_to_be_counted():
     states = []
     engine = LocalEngine(make_shards(planted(), np.arange(40) % CLIENTS, "float64"))
-    for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_state=states.append), 30):
+    for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_checkpoint=states.append), 30):
         pass
     whole = sum(state.whole for state in engine.states)
-    assert (whole * 2.0**-STEP_OF_SUMS == states[-1].state.S).all()
+    assert (whole * 2.0**-SUM_BITS == states[-1].state.S).all()
 
 
 def test_an_honest_federation_ends_where_it_would_have():

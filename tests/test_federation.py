@@ -16,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 
 from fedmc.algorithms.messages import Rows, Sums
-from fedmc.algorithms.schema import largest
+from fedmc.algorithms.schema import max_bytes
 from fedmc.errors import DataError, Diverged, InputError, TooFewError
 from fedmc.federation import wire
 from fedmc.federation.node.node import Node
@@ -104,8 +104,8 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
     world, lost = World(tmp_path), {2: 3}  # in round 2 the reply of node 3 gets lost
 
     class Lossy:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             number = request_of(contents).cast
             if number.task == "round" and number.round in lost:
                 del answers[lost[number.round]]
@@ -131,7 +131,7 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
 
 def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
     class Silent:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             return {}
 
     engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
@@ -144,12 +144,12 @@ def test_asked_again_a_node_says_the_same_bytes(tmp_path):
     seen = []
 
     class Twice:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             for client, content in contents.items():
                 first, again = (world.node(client).answer_bytes(content) for _ in range(2))
                 world.revive(client)
                 seen.append(first == again == world.node(client).answer_bytes(content))
-            return world.exchange(contents, most_bytes, needed)
+            return world.exchange(contents, max_bytes, needed)
 
     engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
     list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
@@ -162,9 +162,9 @@ def request_for(world, client=0, **changes):
     caught = []
 
     class Catch:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             caught.append(request_of(contents))
-            return world.exchange(contents, most_bytes, needed) if caught[-1].cast.task != "round" else {}
+            return world.exchange(contents, max_bytes, needed) if caught[-1].cast.task != "round" else {}
 
     engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
     with pytest.raises(TooFewError):
@@ -275,8 +275,8 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
     world = World(tmp_path / "another")
 
     class Saying:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             if request_of(contents).cast.task == "round":
                 answers |= {k: to_bytes(*encode_reply(reply._replace(client=k))) for k in range(saying_so)}
             return answers
@@ -319,8 +319,8 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     world = World(tmp_path)
 
     class Hostile:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             if request_of(contents).cast.task == "round":
                 honest = decode_reply(*from_bytes(answers[1]))
                 answers[1] = to_bytes(*encode_reply(make(honest)))
@@ -347,7 +347,7 @@ def test_garbage_is_refused(garbage, tmp_path):
 
 def test_a_reply_larger_than_an_honest_one_can_be_is_known_by_its_size(tmp_path):
     cast = request_for(World(tmp_path)).cast
-    assert largest(cast, ITEMS) < 200_000
+    assert max_bytes(cast, ITEMS) < 200_000
 
 
 def test_two_processes_of_one_organisation(tmp_path):

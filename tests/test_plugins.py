@@ -124,7 +124,7 @@ def test_built_in_names_come_first():
         ("ridge:x", "'x' should be numbers"),
         ("ridge:1,2,3", r"'ridge:1,2,3' cannot be made of the numbers \[1.0, 2.0, 3.0\]: .*takes from 2 to 3"),
         ("ridge", "missing 1 required"),
-        ("nameless:1", "give Nameless a __str__ that returns words such as 'nameless:1'"),
+        ("nameless:1", "give Nameless a __str__ that returns a spec such as 'nameless:1'"),
         ("steep", "needs the methods value and prox, and Steep lacks one"),
         ("number", "must be a function or a class, got int"),
         ("gone", "'gone' of package .* cannot be loaded .*NoSuchName"),

@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedmc.errors import DataError, InputError
 from fedmc.privacy.secagg import crypto, fixed
-from fedmc.privacy.secagg.protocol import AbortedError, Collector, Member, Session, threshold_of
+from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.privacy.secagg.member import Member
+from fedmc.privacy.secagg.session import AbortedError, Session, threshold_of
 from tests.conftest import examples
 
 STAGES = ("advertise", "share", "mask", "reveal")
@@ -46,19 +48,19 @@ def words_of(session, seed=0):
 def run(session, words, lost=None):
     """A whole round; `lost` names who drops out before each stage."""
     lost = lost or {}
-    members, collector, gone = members_of(session), Collector(session, PINNED), set()
+    members, aggregator, gone = members_of(session), Aggregator(session, PINNED), set()
 
     def left(stage, among):
         gone.update(lost.get(stage, ()))
         return [k for k in among if k not in gone]
 
-    adverts = collector.take_adverts({k: members[k].advertise() for k in left("advertise", session.cohort)})
-    sealed = collector.take_sealed({k: members[k].share(adverts) for k in left("share", collector.adverts)})
-    hidden = {k: members[k].mask(sealed[k], words[k]) for k in left("mask", collector.sealed)}
-    survivors = collector.take_hidden(hidden)
+    adverts = aggregator.take_adverts({k: members[k].advertise() for k in left("advertise", session.cohort)})
+    sealed = aggregator.take_sealed({k: members[k].share(adverts) for k in left("share", aggregator.adverts)})
+    hidden = {k: members[k].mask(sealed[k], words[k]) for k in left("mask", aggregator.sealed)}
+    survivors = aggregator.take_hidden(hidden)
     still = left("reveal", survivors)
-    signatures = collector.take_signatures({k: members[k].confirm(survivors) for k in still})
-    return survivors, collector.unmask({k: members[k].reveal(signatures) for k in still}), hidden
+    signatures = aggregator.take_signatures({k: members[k].confirm(survivors) for k in still})
+    return survivors, aggregator.unmask({k: members[k].reveal(signatures) for k in still}), hidden
 
 
 def expected(words, survivors):
@@ -196,9 +198,9 @@ class TestMembersRefuse:
     def all_masked(self, session):
         """Members that all sent their words."""
         members, adverts = self.adverts(session)
-        collector = Collector(session, PINNED)
-        collector.take_adverts({advert.member: advert for advert in adverts})
-        sealed = collector.take_sealed({k: member.share(adverts) for k, member in members.items()})
+        aggregator = Aggregator(session, PINNED)
+        aggregator.take_adverts({advert.member: advert for advert in adverts})
+        sealed = aggregator.take_sealed({k: member.share(adverts) for k, member in members.items()})
         for k, member in members.items():
             member.mask(sealed[k], np.zeros(session.length, session.dtype))
         return members

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.federation.node.node import Node
-from fedmc.federation.node.secagg_member import Identity
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ class World:
         self.stores[client] = Store(self.folder / f"node-{client}")
         self.nodes[client] = self.node(client)
 
-    def exchange(self, contents, most_bytes, needed):
+    def exchange(self, contents, max_bytes, needed):
         """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
         answers = {}
         for client, content in contents.items():
@@ -118,7 +118,7 @@ class World:
                 except KilledError:
                     self.revive(client)
                     continue
-                assert len(reply) <= most_bytes
+                assert len(reply) <= max_bytes
                 answers[client] = reply
             self.tick(f"the server after node {client} replied to {what}")
         return answers
@@ -212,7 +212,7 @@ def backup(source, target, name):
 def local(settings, number=ROUNDS):
     engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
     states = []
-    for round in rounds(engine, settings, on_state=states.append):
+    for round in rounds(engine, settings, on_checkpoint=states.append):
         if round.number == number:
             return engine, states[-1]
     raise AssertionError
@@ -228,9 +228,9 @@ class Between:
     def __init__(self, world, change=lambda stage, client, reply: reply):
         self.world, self.change, self.seen = world, change, []
 
-    def exchange(self, contents, most_bytes, needed):
+    def exchange(self, contents, max_bytes, needed):
         answers = {}
-        for client, reply in self.world.exchange(contents, most_bytes, needed).items():
+        for client, reply in self.world.exchange(contents, max_bytes, needed).items():
             stage = task_of(contents[client])
             self.seen.append((stage, client, contents[client], reply))
             changed = self.change(stage, client, reply)

@@ -125,19 +125,19 @@ def owners_from_file(path: str | Path, ratings: Ratings) -> Array:
     return owners_from_names([client_of[user] for user in ratings.users.astype(str).tolist()], len(ratings.users))
 
 
-def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
-    """A partition from words: uniform, one-user, dirichlet:A, power:A, file:PATH, column:NAME."""
+def parse(spec: str, ratings: Ratings, clients: int, seed: int) -> Array:
+    """A partition from its spec: uniform, one-user, dirichlet:A, power:A, file:PATH, column:NAME."""
     users = len(ratings.users)
-    name, _, value = words.partition(":")
+    name, _, value = spec.partition(":")
     if name == "column":
         require(ratings.groups is not None, f"these ratings have no column {value!r} of clients", DataError)
         assert ratings.groups is not None
         return ratings.groups[1].astype(np.int64)
     if name == "file":
         return owners_from_file(value, ratings)
-    if words == "one-user":
+    if spec == "one-user":
         return np.arange(users)
-    if words == "uniform":
+    if spec == "uniform":
         return assign_users(users, clients, seed)
     unequal: dict[str, Callable[[int, int, float, int], Array]] = {
         "dirichlet": assign_dirichlet,
@@ -145,11 +145,11 @@ def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
     }
     if name not in unequal:
         known = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
-        raise InputError(f"unknown partition {words!r}: choose {known}")
+        raise InputError(f"unknown partition {spec!r}: choose {known}")
     try:
         number = float(value)
     except ValueError:
-        raise InputError(f"partition {words!r}: {value!r} is not a number") from None
+        raise InputError(f"partition {spec!r}: {value!r} is not a number") from None
     return unequal[name](users, clients, number, seed)
 
 

@@ -87,8 +87,8 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
     return since(ratings, value)
 
 
-def needs_times(words: str) -> bool:
-    return words.startswith(("last:", "date:"))
+def needs_times(spec: str) -> bool:
+    return spec.startswith(("last:", "date:"))
 
 
 def _times(ratings: Ratings, name: str) -> Array:

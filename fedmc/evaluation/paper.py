@@ -28,12 +28,12 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
 
     FedMAvg twice: with consistent steps, and with those of the paper's text, which are p times smaller.
     """
-    words = f"l2:{WEIGHT}"
+    spec = f"l2:{WEIGHT}"
     common: dict[str, object] = {
         "preset": "paper",
         "rank": rank,
-        "penalty_users": words,
-        "penalty_items": words,
+        "penalty_users": spec,
+        "penalty_items": spec,
         "inner_steps": 10,
     }
     ours = Case("FedMC-ADMM", "fedmc-paper", common | {"beta": beta})
@@ -58,8 +58,8 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
 
 def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """l1 1e-6, N = 5 to 30, by training time: with a pass over the ratings a step, as in the paper, and by the Gram."""
-    words = f"l1:{WEIGHT}"
-    common: dict[str, object] = {"rank": rank, "penalty_users": words, "penalty_items": words, "beta": beta}
+    spec = f"l1:{WEIGHT}"
+    common: dict[str, object] = {"rank": rank, "penalty_users": spec, "penalty_items": spec, "beta": beta}
     cases, figures = [], []
     for passes, how in (
         (True, "a pass over the ratings a step, as in the paper"),

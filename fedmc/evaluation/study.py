@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
@@ -15,6 +15,8 @@ from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 from fedmc.privacy import modes
 
+Measure = Literal["objective", "test_rmse", "nonzeros"]
+Axis = Literal["round", "seconds", "megabytes"]
 CENTRAL = {
     "pooled": "pooled ALS",
     "pooled-prox": "pooled proximal gradient",
@@ -80,8 +82,8 @@ class Case:
 class Panel:
     """One set of axes: a measure over rounds, seconds or megabytes, with some of the cases."""
 
-    y: str  # objective, test_rmse, nonzeros
-    x: str  # round, seconds, megabytes
+    y: Measure
+    x: Axis
     title: str = ""
     labels: tuple[str, ...] = ()  # all cases if empty
 
@@ -93,16 +95,21 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
-class StudyOptions(TypedDict, total=False):
-    """The fields of a `Study` that have a default."""
+class Budget(TypedDict, total=False):
+    """What all cases of a study share: clients, rounds, split and partition."""
 
-    seeds: tuple[int, ...]
     clients: int
     active: int
     rounds: int
     test: str
     partition: str
     measure_every: int
+
+
+class StudyOptions(Budget, total=False):
+    """The fields of a `Study` that have a default."""
+
+    seeds: tuple[int, ...]
 
 
 class CaseDict(TypedDict):
@@ -112,8 +119,8 @@ class CaseDict(TypedDict):
 
 
 class PanelDict(TypedDict):
-    y: str
-    x: str
+    y: Measure
+    x: Axis
     title: str
     labels: list[str]
 
@@ -124,7 +131,7 @@ class FigureDict(TypedDict):
     panels: list[PanelDict]
 
 
-class StudyDict(TypedDict):
+class StudyDict(Budget):
     """A study in JSON."""
 
     title: str
@@ -132,12 +139,6 @@ class StudyDict(TypedDict):
     cases: list[CaseDict]
     figures: list[FigureDict]
     seeds: list[int]
-    clients: int
-    active: int
-    rounds: int
-    test: str
-    partition: str
-    measure_every: int
     columns: NotRequired[list[str] | None]
     query: NotRequired[str | None]
     duplicates: NotRequired[Duplicates]

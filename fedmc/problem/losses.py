@@ -97,27 +97,27 @@ class Logistic:
 _BUILT_IN: dict[str, Callable[[], Loss]] = {"square": Square, "huber": Huber, "logistic": Logistic}
 
 
-def parse(text: str) -> Loss:
-    """A loss from words: `square`, `huber`, `huber:0.5`, `logistic`, or the name of one that a package adds."""
-    name, _, number = text.partition(":")
+def parse(spec: str) -> Loss:
+    """A loss from its spec: `square`, `huber`, `huber:0.5`, `logistic`, or the name of one that a package adds."""
+    name, _, number = spec.partition(":")
     if name not in _BUILT_IN:
-        return _installed(text, name)
+        return _installed(spec, name)
     if not number:
         return _BUILT_IN[name]()
-    require(name == "huber", f"loss {name!r} takes no number, got {text!r}")
+    require(name == "huber", f"loss {name!r} takes no number, got {spec!r}")
     try:
         delta = float(number)
     except ValueError:
-        raise InputError(f"loss {text!r}: {number!r} is not a number") from None
+        raise InputError(f"loss {spec!r}: {number!r} is not a number") from None
     return Huber(delta)
 
 
-def _installed(text: str, name: str) -> Loss:
+def _installed(spec: str, name: str) -> Loss:
     """A loss of an installed package."""
-    made = plugins.build(plugins.LOSSES, text)
+    made = plugins.build(plugins.LOSSES, spec)
     if made is None:
         raise unknown("loss", name, (*_BUILT_IN, *plugins.names(plugins.LOSSES)))
     if not isinstance(made, Loss):
         parts = "value, gradient, curvature and link"
-        raise InputError(f"loss {text!r} needs {parts}, and {type(made).__name__} lacks one of them")
+        raise InputError(f"loss {spec!r} needs {parts}, and {type(made).__name__} lacks one of them")
     return made

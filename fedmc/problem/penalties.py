@@ -200,14 +200,14 @@ _BUILT_IN: dict[str, tuple[Callable[..., Penalty], int]] = {
 }
 
 
-def parse(text: str) -> Penalty:
-    """A penalty from words: `l2:0.1`, `elastic-net:0.1,0.2`, `box:0,5`, `non-negative+l1:0.01`."""
-    terms = [_parse_term(term) for term in re.split(r"\+(?=[a-z])", text.replace(" ", ""))]
+def parse(spec: str) -> Penalty:
+    """A penalty from its spec: `l2:0.1`, `elastic-net:0.1,0.2`, `box:0,5`, `non-negative+l1:0.01`."""
+    terms = [_parse_term(term) for term in re.split(r"\+(?=[a-z])", spec.replace(" ", ""))]
     try:
         return reduce(operator.add, terms)
     except TypeError:
         raise InputError(
-            f"cannot add the penalties in {text!r}: group-l2 stands alone, and so do penalties without an __add__"
+            f"cannot add the penalties in {spec!r}: group-l2 stands alone, and so do penalties without an __add__"
         ) from None
 
 

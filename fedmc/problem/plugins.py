@@ -5,8 +5,8 @@ A package adds a penalty called `mine` with these lines in its pyproject.toml:
     [project.entry-points."fedmc.penalties"]
     mine = "package.module:factory"
 
-The factory is called with the numbers that follow the name: `mine:0.5,2` calls `factory(0.5, 2.0)`. The object it
-returns must give the same words back as its `str`, because models and federations carry the words, never code.
+The factory is called with the numbers that follow the name: `mine:0.5,2` calls `factory(0.5, 2.0)`. The `str` of the
+object it returns must be such a spec again, because models and federations carry the spec, never code.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ def find(group: str, name: str) -> object | None:
     return loaded
 
 
-def build(group: str, words: str) -> object | None:
-    """The object that words such as `mine:0.5,2` stand for, or None where no installed package has the name.
+def build(group: str, spec: str) -> object | None:
+    """The object that a spec such as `mine:0.5,2` stands for, or None where no installed package has the name.
 
-    It is refused unless its `str` leads back to itself.
+    It is refused unless its `str` is a spec that gives the same object again.
     """
-    name, _, text = words.partition(":")
+    name, _, text = spec.partition(":")
     factory = find(group, name)
     if factory is None:
         return None
     if not callable(factory):
         raise InputError(f"{name!r} in {group} must be a function or a class, got {type(factory).__name__}")
-    made = _call(factory, words, numbers(repr(words), text))
+    made = _call(factory, spec, numbers(repr(spec), text))
     again = str(made)
     require(
         _leads_back(factory, name, again),
-        f"{words!r} describes itself as {again!r}, which is not its name and numbers: "
-        f"give {type(made).__name__} a __str__ that returns words such as {words!r}",
+        f"{spec!r} describes itself as {again!r}, which is not its name and numbers: "
+        f"give {type(made).__name__} a __str__ that returns a spec such as {spec!r}",
     )
     return made
 
@@ -83,22 +83,22 @@ def numbers(what: str, text: str) -> list[float]:
         raise InputError(f"{what}: {text!r} should be numbers with a comma between") from None
 
 
-def _call(factory: Callable[..., object], words: str, arguments: list[float]) -> object:
+def _call(factory: Callable[..., object], spec: str, arguments: list[float]) -> object:
     try:
         return factory(*arguments)
     except FedmcError:
         raise
     except Exception as error:
-        raise InputError(f"{words!r} cannot be made of the numbers {arguments}: {error}") from error
+        raise InputError(f"{spec!r} cannot be made of the numbers {arguments}: {error}") from error
 
 
-def _leads_back(factory: Callable[..., object], name: str, words: str) -> bool:
-    """Whether words have this name, and the object made of them the same words."""
-    first, _, text = words.partition(":")
+def _leads_back(factory: Callable[..., object], name: str, spec: str) -> bool:
+    """Whether a spec has this name, and the object made of it has the same spec."""
+    first, _, text = spec.partition(":")
     if first != name:
         return False
     try:
-        return str(_call(factory, words, numbers(repr(words), text))) == words
+        return str(_call(factory, spec, numbers(repr(spec), text))) == spec
     except InputError:
         return False
 

@@ -118,11 +118,11 @@ class Separable(CoefficientCache):
         return Coefficients(*(np.full(width, getattr(self, f.name)) for f in fields(self)))
 
     def __str__(self) -> str:
-        """The words that `penalties.parse` reads."""
-        words = [f"{name}:{getattr(self, name)!r}" for name in ("l1", "l2") if getattr(self, name)]
+        """The spec that `penalties.parse` reads."""
+        terms = [f"{name}:{getattr(self, name)!r}" for name in ("l1", "l2") if getattr(self, name)]
         if self.lo > -np.inf or self.hi < np.inf:
-            words.append(f"box:{self.lo!r},{self.hi!r}")
-        return "+".join(words) or "none"
+            terms.append(f"box:{self.lo!r},{self.hi!r}")
+        return "+".join(terms) or "none"
 
     def __add__(self, other: object) -> Separable:
         if not isinstance(other, Separable):
