@@ -17,33 +17,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms.settings import Settings
-from fedmc.algorithms.start import start_items
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError
-from fedmc.evaluation import pooled
+from fedmc.evaluation.methods import Parts
 from fedmc.evaluation.study import Case, Study
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.simulation import warm_up
-from fedmc.types import Array
 
 MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 
 
 Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
-
-
-class Parts(NamedTuple):
-    """The split and the partition of one seed, the same for every case."""
-
-    train: Ratings
-    test: Ratings
-    owner: Array
 
 
 class Outcome(NamedTuple):
@@ -93,9 +82,10 @@ def run_case(
     study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: Callable[[int], None] = lambda number: None
 ) -> Outcome:
     settings = case.settings(seed, study.active)
-    if case.central:
+    central = case.kind.central
+    if central is not None:
         began = time.perf_counter()
-        rmse = _central_rmse(case, parts, settings)
+        rmse = central(parts, settings)
         row: Row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
@@ -113,16 +103,6 @@ def run_case(
     except Diverged as error:
         diverged = str(error)
     return Outcome(case.label, case.method, seed, key, rows, diverged)
-
-
-def _central_rmse(case: Case, parts: Parts, settings: Settings) -> float:
-    if case.method == "pooled":
-        return pooled.pooled_rmse(parts.train, parts.test, settings)
-    if case.method == "alone":
-        return pooled.alone_rmse(parts.train, parts.test, parts.owner, settings)
-    if case.method == "biases":
-        return pooled.bias_rmse(parts.train, parts.test)
-    return pooled.proximal_rmse(parts.train, parts.test, settings, start_items(len(parts.train.items), settings))
 
 
 def fingerprint_of(ratings: Ratings) -> str:
