@@ -36,18 +36,16 @@ Seed = Annotated[int, Option(help="Random seed; the same seed gives the same res
 # The model and the algorithm.
 Rank = Annotated[int, Option(help="Number of latent factors.")]
 Active = Annotated[
-    int | None, Option(help="Number of clients sampled in each round.", show_default="all, but at most 10")
+    int | None, Option(help="Number of clients sampled in each round.", show_default="at most 10; with dp, all")
 ]
 Preset = Annotated[
     Literal["fast", "paper"], Option(help="Default settings: fast, or paper for FedMC-ADMM as published.")
 ]
-PenaltyUsers = Annotated[
+PENALTY_HELP = f"Penalty on the user factors: {PENALTIES}; join several with +."
+PenaltyUsers = Annotated[str | None, Option(help=PENALTY_HELP, show_default="the preset's")]
+TunedPenaltyUsers = Annotated[
     str | None,
-    Option(
-        help=f"Penalty on the user factors: {PENALTIES}; join several with +. auto: l2, its weight tuned on held-out "
-        "ratings.",
-        show_default="the preset's",
-    ),
+    Option(help=f"{PENALTY_HELP} auto: l2, its weight tuned on held-out ratings.", show_default="the preset's"),
 ]
 PenaltyItems = Annotated[
     str | None,
