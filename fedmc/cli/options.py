@@ -16,7 +16,11 @@ UpdateName = Literal["linearised", "exact", "curvature"]
 
 # The source and how it is read.
 Source = Annotated[
-    str, Argument(help="Ratings: a file, folder, archive, database URL, named or prepared data set, or `demo`.")
+    str,
+    Argument(
+        help="Ratings: a file, folder, archive, database URL, named or prepared data set, `demo`, or like:ml-1m for "
+        "synthetic ones."
+    ),
 ]
 Columns = Annotated[
     str | None, Option(help="Names of the user, item and rating columns, separated by commas.", show_default="detected")
@@ -83,7 +87,10 @@ Sampler = Annotated[
 ]
 Normalise = Annotated[
     Literal["none", "mean", "standard"] | None,
-    Option(help="Subtract the mean rating, and with standard divide by the deviation.", show_default="the preset's"),
+    Option(
+        help="mean: subtract the mean rating; standard: also divide by the standard deviation.",
+        show_default="the preset's",
+    ),
 ]
 Dtype = Annotated[Literal["float32", "float64"], Option(help="Floating-point type of the computation.")]
 
