@@ -1,25 +1,41 @@
 # `make demo` and `make test` need python3 and pip only: the stamp builds .venv and installs.
+# Every target runs on a clean checkout. What each holds, and how long it takes: docs/testing.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Compiled kernels, for all processes of all targets.
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
 
-.PHONY: demo test slow lint bench clean
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -q
+# Modules stay together, and modules of real processes never run side by side (tests/conftest.py).
+PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: demo test fast slow nightly lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/fedmc demo
 
-test: $(STAMP) lint
-	$(BIN)/python -m pytest -q -m "not slow"
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q tests/test_kernels.py -m "not slow"
+test: lint fast
+
+fast: $(STAMP)
+	$(PYTEST) $(PARALLEL) -m "not slow and not nightly"
+	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/test_kernels.py -m "not slow and not nightly"
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) $(PARALLEL) -m "slow and not nightly"
+
+nightly: $(STAMP)
+	$(PYTEST) $(PARALLEL) -m nightly
+	FEDMC_EXAMPLES=20 $(PYTEST) $(PARALLEL) -m hypothesis --timeout 1800
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@set -e; for script in $(sort $(wildcard scripts/lint/*.py)); do echo "python $$script"; $(BIN)/python $$script; done
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
@@ -30,4 +46,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmc.algorithms.client import users_at
+from fedmc.algorithms.users import users_at
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
 from fedmc.data import datasets, partition, synthetic
@@ -28,7 +28,8 @@ from fedmc.evaluation.pooled import als, proximal_gradient
 from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import Problem, squared_error
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import Round, rounds, start_items
+from fedmc.algorithms.start import start_items
+from fedmc.training.rounds import Round, rounds
 
 SEEDS = (1, 2, 3)
 Owners = Callable[[Ratings, int], np.ndarray]  # (ratings, seed) -> the client of each user

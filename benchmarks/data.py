@@ -17,7 +17,7 @@ import numpy as np
 
 READ = """
 import json, sys, time
-from fedmc.readers import read_source
+from fedmc.data.loading import read_source
 warm, path = sys.argv[1:]
 read_source(warm)
 open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
@@ -34,7 +34,7 @@ print(json.dumps(dict(rows=len(ratings), seconds=seconds, base=base * 1024, peak
 SYNTH = """
 import json, resource, sys, time
 from pathlib import Path
-from fedmc import synthetic
+from fedmc.data import synthetic
 began = time.perf_counter()
 synthetic.write_shards(synthetic.like("netflix"), Path(sys.argv[1]), 100)
 seconds = time.perf_counter() - began
@@ -42,7 +42,7 @@ print(json.dumps(dict(seconds=seconds, peak=resource.getrusage(resource.RUSAGE_S
 """
 OPEN = """
 import json, sys, time
-from fedmc.prepared import open_prepared
+from fedmc.data.prepared import open_prepared
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
 before, began = resident(), time.perf_counter()
 opened = open_prepared(sys.argv[1])

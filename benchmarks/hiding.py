@@ -25,7 +25,8 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.federation.node.secagg_member import Identity, Seat
+from fedmc.federation.node.secagg_member import SecAggMember
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.secagg_messages import (
     Stage,
     from_adverts,
@@ -39,7 +40,8 @@ from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, 
 from fedmc.training import local
 from fedmc.training.fixed_point import respond_in_words
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import rounds, start_items
+from fedmc.algorithms.start import start_items
+from fedmc.training.rounds import rounds
 
 CLIENTS = 10
 
@@ -92,12 +94,12 @@ def _hidden(shards: Any, states: Any, cast: Broadcast) -> list[tuple[float, int,
     sizes = np.zeros(CLIENTS, int)
     for k, shard in enumerate(shards):
         spent[k, 0], (_, work[k]) = _timed(lambda shard=shard, k=k: respond_in_words(shard, states[k], cast))
-    seats: dict[int, Seat] = {}
+    seats: dict[int, SecAggMember] = {}
     for k, key in enumerate(keys):
         request = Request("run", k, cast, 1, "", invitation=invitation)
         made = Identity(k, key, pinned, CLIENTS)
         seconds, seats[k] = _timed(
-            lambda made=made, request=request, k=k: Seat(made, request, work[k], False, lambda x: None, lambda x: None)
+            lambda made=made, request=request, k=k: SecAggMember(made, request, work[k], False, lambda x: None, lambda x: None)
         )
         spent[k, 1] += seconds
         sizes[k] += len(seats[k].advert)

@@ -1,12 +1,12 @@
-"""How fast, and in how much memory: ratios taken in one run on one machine.
+"""Speed and memory: ratios that are measured in one run on one machine.
 
     python benchmarks/speed.py [SECTION ...]
         plain peers netflix threads growth clients precision bytes ceiling diagnostics startup
 
 Every section runs by itself. MovieLens 1M is read from FEDMC_DATA (a folder that holds ml-1m) where it is set, else
-ratings of its size and skew are made up. `peers` needs the extra `bench`; `netflix`, `threads` and `clients` make up
-sets of Netflix's and MovieLens 10M's size in a temporary folder (2 GB) and run in processes of their own, so that their
-peak memory is theirs.
+synthetic ratings of its size and skew are used. `peers` needs the extra `bench`; `netflix`, `threads` and `clients`
+synthesise sets of the sizes of Netflix and MovieLens 10M in a temporary folder (2 GB), and run in separate processes
+to measure their peak memory.
 """
 
 from __future__ import annotations
@@ -20,48 +20,24 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+import speed_details
 from plain import PlainClient
 from scipy import sparse
+from speed_common import ACTIVE, BETA, CLIENTS, FOREVER, WEIGHT, movielens, seconds_of_rounds, settings_of
 
-from fedmc.algorithms.settings import Settings
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepared import open_prepared
 from fedmc.data.ratings import Ratings
-from fedmc.data.readers import read_source
 from fedmc.data.splits import at_random
 from fedmc.evaluation.pooled import pooled_rmse
 from fedmc.kernels import threads
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from fedmc.training.simulation import rhythm, warm_up
-
-FOREVER = 10**9
-CLIENTS, ACTIVE, BETA, WEIGHT = 100, 10, 0.3, 1e-6
-
-
-@cache
-def movielens() -> Ratings:
-    path = Path(os.environ.get("FEDMC_DATA", "")) / "ml-1m" / "ratings.dat"
-    return read_source(str(path)) if path.is_file() else synthetic.make_ratings(synthetic.like("ml-1m"))
-
-
-def settings_of(preset: str, rank: int, **given) -> Settings:
-    more = {"beta": BETA} if preset == "paper" else {}
-    return Settings.preset(preset, rank=rank, **({"active": ACTIVE} | more | given))
-
-
-def seconds_of_rounds(shards, settings: Settings, number: int, skip: int = 2) -> list[float]:
-    """Of updates, without the first rounds: what is allocated once is not the round's."""
-    warm_up(settings, shards[0].by_user.data.dtype)
-    run = rounds(LocalEngine(shards), settings, measure_every=FOREVER)
-    return [round.seconds for round in itertools.islice(run, 1 + skip + number)][1 + skip :]
-
+from fedmc.training.simulation import warm_up
 
 # --- against the method as one would write it first
 
@@ -95,10 +71,10 @@ def against_plain(shards, rank: int, N: int, target: int | None, number: int = 1
         slow.append(time.perf_counter() - began)
     apart = np.linalg.norm(V - history[theirs - 1].V) / np.linalg.norm(V)
     ours, others = float(np.median([round.seconds for round in history])), float(np.median(slow))
-    wanted = "" if target is None else f" (at least {target})"
+    bound = "" if target is None else f" (at least {target})"
     print(
         f"rank {rank:3}, N {N:3}: {1e3 * ours:7.2f} ms, plain {1e3 * others:7.1f} ms: "
-        f"{others / ours:5.1f} times faster{wanted}, iterates {apart:.0e} apart",
+        f"{others / ours:5.1f} times faster{bound}, iterates {apart:.0e} apart",
         flush=True,
     )
     return ours
@@ -164,14 +140,14 @@ def peers(train: Ratings, test: Ratings) -> dict[str, tuple[float, str]]:
 
 def section_netflix() -> None:
     with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
-        for name, rank, most, gigabytes in (("ml-10m", 13, 20, None), ("netflix", 13, 180, 6)):
+        for name, rank, max_seconds, gigabytes in (("ml-10m", 13, 20, None), ("netflix", 13, 180, 6)):
             shards = synthesised(Path(folder), name)
             for preset in ("paper", "fast"):
                 seen = apart("run", shards, preset, rank, 100)
                 memory = f"peak {seen['peak'] / 1e9:.2f} GB" + (f" (at most {gigabytes})" if gigabytes else "")
                 print(
                     f"{name} size, {seen['ratings'] / 1e6:.1f}M ratings, {CLIENTS} clients, rank {rank}, {preset}: "
-                    f"100 rounds of {ACTIVE}: {seen['seconds']:.1f} s of updates (at most {most}), {memory}",
+                    f"100 rounds of {ACTIVE}: {seen['seconds']:.1f} s of updates (at most {max_seconds}), {memory}",
                     flush=True,
                 )
 
@@ -207,7 +183,7 @@ def synthesised(folder: Path, name: str, clients: int = CLIENTS) -> Path:
 
 
 def apart(*arguments) -> dict:
-    """A job in a process of its own: what it found, and its peak memory."""
+    """Run a job in a separate process: its result, and its peak memory."""
     command = [sys.executable, __file__, "--job", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -252,164 +228,28 @@ def section_clients() -> None:
     print(f"one user a client: {seen['one']['peak'] / 1e9:.2f} GB (at most 4)")
 
 
-# --- how time grows
-
-
-def section_growth() -> None:
-    def slope(name: str, sizes: list[float], seconds: list[float]) -> None:
-        found = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
-        cells = ", ".join(f"{size:g}: {1e3 * t:.2f} ms" for size, t in zip(sizes, seconds, strict=True))
-        print(f"time a round against {name}: slope {found:.2f}   ({cells})", flush=True)
-
-    def median(shards, preset: str, rank: int, **given) -> float:
-        return float(np.median(seconds_of_rounds(shards, settings_of(preset, rank, **given), 15)))
-
-    with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
-        sizes, sets = [], []
-        for share in (1, 4, 16):  # the same items, ever more users
-            whole = synthetic.like("ml-10m")
-            recipe = replace(whole, users=whole.users * share // 16, ratings=whole.ratings * share // 16)
-            path = Path(folder) / str(share)
-            synthetic.write_shards(recipe, path, CLIENTS)
-            sets.append(open_prepared(path).shards)
-            sizes.append(sum(shard.by_user.nnz for shard in sets[-1]) / 1e6)
-        for preset in ("paper", "fast"):
-            slope(f"millions of ratings, {preset} (at most 1.05)", sizes, [median(s, preset, 13) for s in sets])
-    ratings = movielens()
-    shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
-    for preset in ("paper", "fast"):
-        slope(f"rank, {preset}", [2, 5, 10, 20, 50, 100], [median(shards, preset, r) for r in (2, 5, 10, 20, 50, 100)])
-    slope("N, paper", [5, 10, 30, 100], [median(shards, "paper", 5, inner_steps=N) for N in (5, 10, 30, 100)])
-    for preset in ("paper", "fast"):
-        counts = [10, 100, 1000]
-        made = [make_shards(ratings, assign_users(len(ratings.users), c, 0), "float64") for c in counts]
-        slope(
-            f"clients, a tenth of them a round, {preset}", counts,
-            [median(s, preset, 5, active=c // 10) for s, c in zip(made, counts, strict=True)],
-        )  # fmt: skip
-
-
-# --- what else the issue asks
-
-
-def section_precision() -> None:
-    ratings = movielens()
-    owner = assign_users(len(ratings.users), CLIENTS, 0)
-    for preset, rank in (("paper", 5), ("fast", 5), ("fast", 10)):
-        ends = {}
-        for dtype in ("float64", "float32"):
-            run = rounds(
-                LocalEngine(make_shards(ratings, owner, dtype)), settings_of(preset, rank, dtype=dtype),
-                measure_every=100,
-            )  # fmt: skip
-            ends[dtype] = list(itertools.islice(run, 101))[-1].diagnostics.objective
-        difference = abs(ends["float32"] / ends["float64"] - 1)
-        print(f"{preset}, rank {rank}, 100 rounds: float32 ends {difference:.1e} from float64 (at most 1e-3)")
-
-
-def section_bytes() -> None:
-    ratings = movielens()
-    shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
-    for preset, update, rank in (("paper", None, 5), ("fast", "exact", 10), ("fast", None, 10)):
-        settings = settings_of(preset, rank, update=update)
-        last = list(itertools.islice(rounds(LocalEngine(shards), settings, measure_every=FOREVER), 25))[-1]
-        rated = sum(len(shards[k].rated) for k in last.participants)
-        least = rated * settings.width * 8
-        print(
-            f"{preset}, update {settings.update}, rank {rank}: {last.bytes_up / 1e6:.2f} MB up and "
-            f"{last.bytes_down / 1e6:.2f} MB down a round; one number for each factor of each rated item would be "
-            f"{least / 1e6:.2f} MB: {last.bytes_up / least:.1f} times that up"
-        )
-
-
-def section_ceiling() -> None:
-    """Of the Gram, which is where the time goes: multiply-adds a second beside what the machine can do."""
-    from fedmc.kernels import solves
-
-    rng = np.random.default_rng(0)
-    A = rng.random((600, 600))
-    A @ A
-    began = time.perf_counter()
-    for _ in range(5):
-        A @ A
-    most = 5 * 600**3 / (time.perf_counter() - began)
-    data = rng.random(40_000_000)
-    data.sum()
-    began = time.perf_counter()
-    data.sum()
-    band = data.nbytes / (time.perf_counter() - began)
-    print(
-        f"this machine: {most / 1e9:.1f} G multiply-adds/s (BLAS, all its threads), {band / 1e9:.1f} GB/s (one thread)"
-    )
-    users, count = 20_000, 150
-    indptr = (np.arange(users + 1) * count).astype(np.int32)
-    indices = rng.integers(0, 10_000, users * count).astype(np.int32)
-    ratings = rng.random(users * count)
-    for width in (5, 10, 13, 25, 50, 100, 200):
-        F = rng.random((10_000, width))
-        few = max(1, min(users, 40_000_000 // (count * width * width // 2)))
-        part = slice(0, few * count)
-        arguments = indptr[: few + 1], indices[part], ratings[part], 0.0, 1.0, F, np.zeros(width), np.arange(width)
-        solves.packed_grams(*arguments)
-        began = time.perf_counter()
-        solves.packed_grams(*arguments)
-        spent = time.perf_counter() - began
-        work = few * count * width * (width + 3) / 2
-        read = few * count * (width * 8 + 12)
-        print(
-            f"Grams at rank {width:3}: {work / spent / 1e9:5.1f} G multiply-adds/s, {100 * work / spent / most:3.0f} % "
-            f"of BLAS; {read / spent / 1e9:.1f} GB/s gathered",
-            flush=True,
-        )
-
-
-def section_diagnostics() -> None:
-    ratings = movielens()
-    train, test = at_random(ratings, 0.2, 0)
-    for clients, active, number in ((100, 10, 100), (10, 10, 50)):
-        shards = make_shards(train, assign_users(len(ratings.users), clients, 0), "float64", test)
-        for preset, rank in (("paper", 5), ("fast", 10)):
-            settings = settings_of(preset, rank, active=active)
-            warm_up(settings, "float64")
-            every = rhythm(settings, clients, number)
-            began = time.perf_counter()
-            run = rounds(LocalEngine(shards), settings, measure_every=every, last=number)
-            updates = sum(round.seconds for round in itertools.islice(run, number + 1))
-            whole = time.perf_counter() - began
-            print(
-                f"{preset}, {active} of {clients} clients, {number} rounds, measured every {every}: diagnostics take "
-                f"{100 * (1 - updates / whole):.0f} % of {whole:.2f} s (at most 15)"
-            )
-
-
-def section_startup() -> None:
-    fedmc = [sys.executable, "-c", "from fedmc.cli import main; main()"]
-    spent = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([*fedmc, "--help"], check=True, capture_output=True)
-        spent.append(time.perf_counter() - began)
-    print(f"fedmc --help: {np.median(spent):.2f} s (at most 0.3)")
-    code = "from fedmc.training import warm_up; from fedmc.settings import Settings; "
-    code += "warm_up(Settings.preset('fast', rank=10), 'float64')"
-    for label in ("a first process (it may have to compile)", "a second one"):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True)
-        print(f"{label}: ready for its first round after {time.perf_counter() - began:.2f} s (the second: at most 2)")
+JOBS = {"run": job_run, "clients": job_clients}
+SECTIONS = {
+    "plain": section_plain,
+    "peers": section_peers,
+    "netflix": section_netflix,
+    "threads": section_threads,
+    "clients": section_clients,
+    **speed_details.SECTIONS,
+}
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--job"]:
         _, _, name, *arguments = sys.argv
-        found = globals()[f"job_{name}"](*arguments)
+        found = JOBS[name](*arguments)
         print(json.dumps(found | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
         return
-    known = [name.removeprefix("section_") for name in globals() if name.startswith("section_")]
-    for name in sys.argv[1:] or known:
-        if name not in known:
-            sys.exit(f"no section {name!r}: choose {', '.join(known)}")
+    for name in sys.argv[1:] or SECTIONS:
+        if name not in SECTIONS:
+            sys.exit(f"no section {name!r}: choose {', '.join(SECTIONS)}")
         print(f"--- {name}", flush=True)
-        globals()[f"section_{name}"]()
+        SECTIONS[name]()
 
 
 if __name__ == "__main__":

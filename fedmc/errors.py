@@ -2,6 +2,7 @@
 
 FedmcError
 ├── InputError        a setting or an argument is out of bounds
+│   └── UnknownNameError  a name that is neither built in nor an installed plug-in's
 ├── DataError         ratings that cannot be used as they are
 ├── ModelFileError    a model file that is damaged, foreign or too new
 ├── Diverged          training left the finite numbers; carries the last finite model's round
@@ -19,6 +20,10 @@ class FedmcError(ValueError):
 
 class InputError(FedmcError):
     """A setting or an argument is out of bounds."""
+
+
+class UnknownNameError(InputError):
+    """A name that is neither built in nor an installed plug-in's."""
 
 
 class DataError(FedmcError):
@@ -47,6 +52,6 @@ def require(condition: bool, message: str | Callable[[], str], error: type[Fedmc
         raise error(message() if callable(message) else message)
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not one of the known ones."""
-    return InputError(f"unknown {kind} {name!r}: choose one of {', '.join(known)}")
+    return UnknownNameError(f"unknown {kind} {name!r}: choose one of {', '.join(known)}")

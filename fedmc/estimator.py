@@ -1,100 +1,157 @@
-"""FedMC: the method in scikit-learn's conventions."""
+"""FedMC: federated matrix completion in scikit-learn's conventions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.protocol import Algorithm, Sampler
+from fedmc.algorithms.settings import DType, Normalise, Preset, Settings, Update
 from fedmc.data.builder import Duplicates
+from fedmc.data.loading import as_ratings, clients_of_users
 from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
-from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
+from fedmc.privacy import modes
+from fedmc.privacy.modes import Mode, Privacy
+from fedmc.problem.losses import Loss
+from fedmc.problem.penalties import Penalty
+from fedmc.training.rounds import Round
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
+from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
+LossName = Literal["square", "huber", "logistic"]
+SamplerName = Literal["uniform", "coins", "groups", "passes"]
+Clients = Mapping[object, object] | Sequence[object] | Array | str
+OF_THE_RUN = {  # parameters that are not settings of the algorithm
+    "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
+    "measure_every",
+}  # fmt: skip
+
+
+@dataclass(eq=False, repr=False)
 class FedMC:
-    """Federated matrix completion: the users of a table spread over clients that share item factors only.
+    """Federated matrix completion: the users of a table are spread over clients that share item factors only.
 
-    Settings left at None take the preset's value: `fast` (the default) or `paper` (FedMC-ADMM as published).
-    Measured are as many rounds as cost little, unless `measure_every` says otherwise.
-    `privacy` says what the server would see: "plain", "secagg", "dp" (with `epsilon`, `delta` and the public range of
-    ratings) or "dp+secagg"; `clip` bounds what one client can do in "plain". docs/privacy.md says what each may claim.
-    `penalty_users="auto"` chooses the l2 weight first, on a tenth of each client's ratings.
-    After `fit`: `model_` (a `Model`), `history_` (a `Round` each), `n_rounds_`, `client_of_user_`, `trials_`.
+    Parameters left at None take the preset's value.
+
+    Parameters
+    ----------
+    rank : number of factors.
+    preset : "fast" (as accurate as pooled data, in few rounds) or "paper" (FedMC-ADMM as published).
+    clients : simulated clients that the users are spread over at random; `fit(..., clients=...)` says who is whose.
+    active : clients that take part in a round; None: 10, or all under differential privacy.
+    rounds : communication rounds.
+    algorithm : name of an algorithm, built in or of an installed plug-in, or an object of your own.
+    method : "fedmc", or the name of a method to compare with, such as "fedavg"; the same as `algorithm`.
+    update : the variant of FedMC: "linearised", "exact" or "curvature"; the same as `algorithm`.
+    loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
+    penalty_users : penalty or constraint of the user factors, in words such as "l2:10", or an object with `value` and
+        `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
+    penalty_items : as for users; "auto" takes the users' penalty divided by the number of clients.
+    beta : how tightly clients' copies of the item factors are tied to the shared ones, or "auto".
+    inner_steps : steps of each half in a client's update (the paper's N).
+    sampler : which clients take part: "uniform", "coins", "groups", "passes", or an object of your own.
+    normalise : "none", "mean" or "standard": how ratings are centred and scaled.
+    biases : whether users and items have a bias.
+    privacy : what the server would see: "plain", "secagg", "dp" or "dp+secagg", or a value such as
+        `modes.SecAgg(min_cohort=5)`. docs/explanation/privacy.md says what each may claim.
+    min_cohort : with secure aggregation, the fewest clients to hide among.
+    epsilon : with differential privacy, the budget of each user over all rounds.
+    delta : with differential privacy, below one over the number of users.
+    ratings_from : with differential privacy, the lower end of the public range of ratings.
+    ratings_to : with differential privacy, the upper end of it.
+    clip : in plain, clip updates to so many times the median update norm; 0 switches it off.
+    dtype : "float32" or "float64".
+    validation : share of the ratings that is held out for `patience`.
+    patience : stop after so many rounds without a better validation RMSE.
+    tolerance : stop when both relative residuals are below this.
+    seconds : stop after so many seconds of updates.
+    duplicates : what to do with a (user, item) pair that comes twice: "refuse", "last" or "mean".
+    full_diagnostics : also measure what the theory speaks of (slower).
+    measure_every : rounds between measurements; None: as many as cost little.
+    seed : same seed, same bits.
+
+    Attributes
+    ----------
+    model_ : the trained `Model`.
+    history_ : a `Round` for each round.
+    n_rounds_ : number of the last round.
+    client_of_user_ : the client of each user.
+    trials_ : the trials of `penalty_users="auto"`.
     """
 
-    def __init__(
-        self,
-        rank: int = 10,
-        *,
-        preset: str = "fast",
-        clients: int = 10,
-        active: int | None = None,
-        rounds: int = 50,
-        method: Any = None,
-        loss: Any = None,
-        penalty_users: Any = None,
-        penalty_items: Any = None,
-        beta: Any = None,
-        inner_steps: int | None = None,
-        update: str | None = None,
-        sampler: Any = None,
-        normalise: str | None = None,
-        biases: bool | None = None,
-        privacy: str = "plain",
-        min_cohort: int | None = None,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        ratings_from: float | None = None,
-        ratings_to: float | None = None,
-        clip: float | None = None,
-        dtype: str = "float64",
-        validation: float = 0.0,
-        patience: int | None = None,
-        tolerance: float | None = None,
-        seconds: float | None = None,
-        duplicates: Duplicates = "refuse",
-        full_diagnostics: bool = False,
-        measure_every: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        for name, value in list(locals().items()):
-            if name != "self":
-                setattr(self, name, value)
+    rank: int = 10
+    _: KW_ONLY
+    preset: Preset = "fast"
+    clients: int = 10
+    active: int | None = None
+    rounds: int = 50
+    algorithm: str | Algorithm | None = None
+    method: str | Algorithm | None = None
+    loss: LossName | Loss | None = None
+    penalty_users: str | Penalty | None = None
+    penalty_items: str | Penalty | None = None
+    beta: float | Literal["auto"] | None = None
+    inner_steps: int | None = None
+    update: Update | None = None
+    sampler: SamplerName | Sampler | None = None
+    normalise: Normalise | None = None
+    biases: bool | None = None
+    privacy: Mode | Privacy = "plain"
+    min_cohort: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    ratings_from: float | None = None
+    ratings_to: float | None = None
+    clip: float | None = None
+    dtype: DType = "float64"
+    validation: float = 0.0
+    patience: int | None = None
+    tolerance: float | None = None
+    seconds: float | None = None
+    duplicates: Duplicates = "refuse"
+    full_diagnostics: bool = False
+    measure_every: int | None = None
+    seed: int = 0
+    model_: Model = field(init=False)
+    history_: list[Round] = field(init=False)
+    trials_: tuple[Trial, ...] = field(init=False)
+    n_rounds_: int = field(init=False)
+    client_of_user_: Array = field(init=False)
+    n_features_in_: int = field(init=False)
 
-    def fit(self, X: Any, y: Any = None, *, clients: Any = None) -> FedMC:
+    def fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
         """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
 
         `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per
         user (in the order of the sorted ids), or the name of a DataFrame column. Without it users are spread at random.
         """
-        params = self.get_params()
         ratings = self._ratings(X, y)
         owner = self._owners(ratings, X, clients)
         validation = None
-        if params["validation"]:
-            ratings, validation = split(ratings, params["validation"], params["seed"])
-            require(
-                len(validation) > 0, f"a validation share of {params['validation']} leaves no rating to validate on"
-            )
+        if self.validation:
+            ratings, validation = split(ratings, self.validation, self.seed)
+            require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
         settings = self.settings(int(owner.max()) + 1)
-        stop = Stop(params["rounds"], params["tolerance"], params["seconds"], params["patience"])
-        require(
-            stop.patience is None or validation is not None,
-            "patience needs validation ratings: set validation=0.1",
-        )
+        stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
+        required = stop.patience is None or validation is not None
+        require(required, "patience needs validation ratings: set validation=0.1")
         shards = make_shards(ratings, owner, settings.dtype, validation=validation)
         federation = Federation(shards, ratings.users, ratings.items)
-        measured = {"measure_every": params["measure_every"], "full": params["full_diagnostics"]}
-        run = train(federation, settings, stop, **measured)
+        run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
         self.model_, self.history_, self.trials_ = run.model, run.history, run.trials
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)
@@ -104,55 +161,32 @@ class FedMC:
 
     def settings(self, clients: int) -> Settings:
         """The settings of a run over that many clients."""
-        params = self.get_params()
-        private = str(params["privacy"]).startswith("dp")
-        usual = clients if private else min(clients, 10)
-        active = usual if params["active"] is None else params["active"]
-        names = [
-            "rank",
-            "method",
-            "loss",
-            "penalty_users",
-            "penalty_items",
-            "beta",
-            "inner_steps",
-            "update",
-            "sampler",
-            "normalise",
-            "biases",
-            "privacy",
-            "min_cohort",
-            "epsilon",
-            "delta",
-            "ratings_from",
-            "ratings_to",
-            "clip",
-            "dtype",
-            "seed",
-        ]
-        more = {"dp_rounds": params["rounds"]} if private else {}
-        return Settings.preset(params["preset"], active=active, **{name: params[name] for name in names}, **more)
+        given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
+        privacy = modes.parse(self.privacy, {}) if isinstance(self.privacy, str) else self.privacy
+        if given["active"] is None:
+            given["active"] = privacy.default_active(clients)
+        return Settings.preset(self.preset, dp_rounds=self.rounds, **given)
 
-    def predict(self, users: Any, items: Any) -> Array:
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Array:
         """Predicted ratings of (user, item) pairs."""
         return self._model().predict(users, items)
 
-    def recommend(self, users: Any, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
+    def recommend(self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
         """The n best items of each user: (ids, scores)."""
         return self._model().recommend(users, n, exclude_seen=exclude_seen)
 
-    def fold_in(self, X: Any, y: Any = None) -> Model:
+    def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
         """A model for users nobody has seen, from their ratings: it predicts and recommends for them."""
         return self._model().fold_in(self._ratings(X, y))
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: object) -> Array:
         """X with its missing entries filled in, for known and new users alike: users x all items."""
         return self._model().transform(self._ratings(X, None))
 
-    def fit_transform(self, X: Any, y: Any = None) -> Array:
+    def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
         return self.fit(X, y).transform(X)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: object, y: ArrayLike | None = None) -> float:
         """Minus the RMSE on these ratings: higher is better."""
         ratings = self._ratings(X, y)
         entries = ratings.matrix.tocoo()
@@ -162,10 +196,10 @@ class FedMC:
     def save(self, path: str) -> None:
         self._model().save(path)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self, **params: Any) -> FedMC:
+    def set_params(self, **params: object) -> FedMC:
         known = self.get_params()
         for name, value in params.items():
             require(name in known, f"unknown parameter {name!r}: choose from {', '.join(known)}")
@@ -180,7 +214,7 @@ class FedMC:
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         from sklearn.utils import InputTags, Tags, TargetTags
 
         inputs = InputTags(sparse=True, allow_nan=True)
@@ -191,41 +225,22 @@ class FedMC:
             raise InputError("this FedMC is not fitted yet: call fit first")
         return self.model_
 
-    def _ratings(self, X: Any, y: Any) -> Ratings:
+    def _ratings(self, X: object, y: ArrayLike | None) -> Ratings:
         if y is None:
-            return as_ratings(X, duplicates=self.get_params()["duplicates"])
+            return as_ratings(X, duplicates=self.duplicates)
         pairs = np.asarray(X)
-        require(
-            pairs.ndim == 2 and pairs.shape[1] == 2,
-            f"with y, X must be (user, item) pairs, got {pairs.shape}",
-            DataError,
-        )
-        return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.get_params()["duplicates"])
+        two = pairs.ndim == 2 and pairs.shape[1] == 2
+        require(two, f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
+        return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.duplicates)
 
-    def _owners(self, ratings: Ratings, X: Any, clients: Any) -> Array:
+    def _owners(self, ratings: Ratings, X: object, clients: Clients | None) -> Array:
         count = len(ratings.users)
         if clients is None:
-            return assign_users(count, self.get_params()["clients"], self.get_params()["seed"])
+            return assign_users(count, self.clients, self.seed)
         if isinstance(clients, str):
-            require(
-                hasattr(X, "__arrow_c_stream__"), f"clients={clients!r} names a column: pass a DataFrame", DataError
-            )
-            clients = _clients_of_users(X, clients)
+            clients = clients_of_users(X, clients)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
-            require(
-                not missing,
-                lambda: f"no client is given for user {missing[0]} ({len(missing)} users)",
-                DataError,
-            )
+            require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
             clients = [clients[user] for user in ratings.users.tolist()]
-        return owners_from_names(clients, count)
-
-
-def _clients_of_users(X: Any, column: str) -> Array:
-    """From a column of a DataFrame, which client each user belongs to."""
-    from fedmc.data.readers import from_arrow
-
-    groups = Ratings.from_batches(from_arrow(X, column), duplicates="last").groups
-    assert groups is not None
-    return groups[0][groups[1]]
+        return owners_from_names(cast(ArrayLike, clients), count)

@@ -19,7 +19,8 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings, as_ids
 from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, require
 from fedmc.problem import subproblem
-from fedmc.problem.subproblem import Problem, Scaling
+from fedmc.problem.scaling import Scaling
+from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
 FORMAT, VERSION = "fedmc-model", 1
@@ -172,7 +173,7 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     shape = len(content["users"]), len(content["items"])
     ones = np.ones(len(content["seen_indices"]), np.int8)
     seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
-    settings = Settings(**{**about["settings"], **overrides})
+    settings = Settings.from_dict({**about["settings"], **overrides})
     _check_arrays(content)
     consistent = content["V"].shape == (shape[1], settings.width) and content["U"].shape == (
         shape[0],

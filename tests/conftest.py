@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
+
+REAL_PROCESSES = ("tests.test_flower", "tests.test_bundles", "tests.test_node_commands")
+# FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.
+MORE_EXAMPLES = float(os.environ.get("FEDMC_EXAMPLES", "1"))
+
+
+def examples(number: int, **more) -> hypothesis.settings:
+    """Settings of a property test with this many examples in `make test`; `make nightly` tries many times as many."""
+    fixed = MORE_EXAMPLES <= 1
+    count = max(1, round(number * MORE_EXAMPLES))
+    return hypothesis.settings(max_examples=count, deadline=None, derandomize=fixed, print_blob=not fixed, **more)
 
 
 def planted(users=40, items=15, rank=3, density=0.4, noise=0.1, seed=0) -> Ratings:
@@ -36,6 +48,39 @@ def data_folder() -> Path:
     if not (folder / "ml-1m" / "ratings.dat").is_file():
         pytest.skip("set FEDMC_DATA to a folder that holds ml-1m/ratings.dat and ml-100k/u.data")
     return folder
+
+
+@pytest.fixture(scope="module")
+def loopback(tmp_path_factory):
+    """A federation of real processes, for all tests of a module."""
+    pytest.importorskip("flwr", reason="needs the extra `flower`")
+    from tests.loopback import Loopback
+
+    made = Loopback(tmp_path_factory.mktemp("flower"))
+    try:
+        made.start_all()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def all_up(loopback):
+    """The same federation with every process there, whatever a test before did to them."""
+    loopback.start_missing()
+    return loopback
+
+
+def pytest_collection_modifyitems(items):
+    """For xdist (--dist loadgroup): a module stays together, and modules of real processes never run side by side.
+
+    Those take longest and begin first.
+    """
+    for item in items:
+        module = item.module.__name__
+        group = "real processes" if module in REAL_PROCESSES else module
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.module.__name__ not in REAL_PROCESSES)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -55,6 +55,18 @@ class Loopback:
         for name in NAMES:
             self.start_node(name)
 
+    def start_missing(self) -> None:
+        """What was killed or has ended; nothing, where everything is there."""
+        if not self.alive("server"):
+            self.start_server()
+        for name in NAMES:
+            if not self.alive(name):
+                self.start_node(name)
+
+    def alive(self, name: str) -> bool:
+        process = self.processes.get(name)
+        return process is not None and process.poll() is None
+
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
         process.kill()

@@ -11,7 +11,7 @@ from fedmc.algorithms.methods import NAMES
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
 from fedmc.training.rounds import rounds
-from fedmc.training.sampling import client_rng, server_rng
+from fedmc.problem.rng import client_rng, server_rng
 from tests.conftest import local_engine, planted
 
 CLIENTS, RANK, ROUNDS, Q, WEIGHT = 6, 3, 8, 4, 0.05

@@ -115,47 +115,41 @@ def stock(loopback: Loopback, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(700)
-def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(tmp_path):
-    made = Loopback(tmp_path)
-    try:
-        made.start_all()
-        bundle, mark, said = another_bundle(tmp_path / "bad")
-        assert send(made, bundle, said) == '[3, ["error", "error", "error"]]'
-        assert not mark.exists()
-        assert "refused a message" in made.log("north")
-
-        made.stop("east")
-        stock(made, "east")  # it works with our bundle too, to the same bits ...
-        done = made.train("stock", 1, timeout=400)
-        assert done.returncode == 0, done.stderr + made.log("east")
-        made.check_bits("stock")
-        said.unlink()
-        send(made, bundle, said)  # ... but runs whatever it is sent
-        assert mark.read_text() == "foreign code ran here"
-    finally:
-        made.end()
+def test_a_run_of_another_kind_is_refused(all_up):
+    """A server that declares its run an agent's, in its own database: a wrapper of the SuperNode fell for that."""
+    assert all_up.train("kind", 2, "--detach", "--patience", 15).returncode == 0
+    until = time.monotonic() + 30
+    while not all_up.apps() and time.monotonic() < until:
+        time.sleep(0.02)
+    with sqlite3.connect(all_up.server.path("superlink.db"), timeout=20) as database:
+        newest = "UPDATE task SET type = 'flwr-agentapp' WHERE rowid = (SELECT max(rowid) FROM task)"
+        assert database.execute(newest).rowcount == 1
+    database.close()
+    all_up.wait_until("kind", "failed", 60)
+    for name in ("north", "south", "east"):
+        assert "a run of the kind 'flwr-agentapp'" in all_up.log(name)
+    assert all_up.run("kind").status()["round"] == 0
 
 
 @pytest.mark.slow
-def test_a_run_of_another_kind_is_refused(tmp_path):
-    """A server that declares its run an agent's, in its own database: a wrapper of the SuperNode fell for that."""
-    made = Loopback(tmp_path)
+@pytest.mark.timeout(700)
+def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(all_up, tmp_path):
+    bundle, mark, said = another_bundle(tmp_path / "bad")
+    assert send(all_up, bundle, said) == '[3, ["error", "error", "error"]]'
+    assert not mark.exists()
+    assert "refused a message" in all_up.log("north")
+
+    all_up.stop("east")
     try:
-        made.start_all()
-        assert made.train("kind", 2, "--detach", "--patience", 15).returncode == 0
-        until = time.monotonic() + 30
-        while not made.apps() and time.monotonic() < until:
-            time.sleep(0.02)
-        with sqlite3.connect(made.server.path("superlink.db"), timeout=20) as database:
-            assert database.execute("UPDATE task SET type = 'flwr-agentapp'").rowcount == 1
-        database.close()
-        made.wait_until("kind", "failed", 60)
-        for name in ("north", "south", "east"):
-            assert "a run of the kind 'flwr-agentapp'" in made.log(name)
-        assert made.run("kind").status()["round"] == 0
+        stock(all_up, "east")  # it works with our bundle too, to the same bits ...
+        done = all_up.train("stock", 1, timeout=400)
+        assert done.returncode == 0, done.stderr + all_up.log("east")
+        all_up.check_bits("stock")
+        said.unlink()
+        send(all_up, bundle, said)  # ... but runs whatever it is sent
+        assert mark.read_text() == "foreign code ran here"
     finally:
-        made.end()
+        all_up.kill("east")
 
 
 def test_our_node_has_no_way_to_get_a_bundle():

@@ -94,7 +94,7 @@ def test_train_chooses_its_penalty_when_asked_to(table, tmp_path):
 
 
 def test_test_rmse_is_that_of_the_saved_model(table, tmp_path):
-    from fedmc.data.readers import read_source
+    from fedmc.data.loading import read_source
     from fedmc.data.splits import at_random as split
 
     result = json.loads(run("train", table, *FAST, "--out", "run", "--json", cwd=tmp_path).stdout.splitlines()[-1])
@@ -378,7 +378,7 @@ def test_divergence_keeps_the_last_finite_model(table, tmp_path):
     assert np.isfinite(model.V).all()
     last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
     assert last["number"] < 2000
-    from fedmc.data.readers import read_source
+    from fedmc.data.loading import read_source
     from fedmc.data.splits import at_random as split
 
     train, _ = split(read_source(table), 0.2, 0)

@@ -7,17 +7,18 @@ from itertools import islice
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
-from fedmc.training import clipping, local
-from fedmc.training.fixed_point import STEP_OF_SUMS, Counted
+from fedmc.privacy import clipping
+from fedmc.training import local
+from fedmc.algorithms.messages import SUM_BITS
+from fedmc.training.aggregation import FixedPointState
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
 SETTINGS = Settings.preset("fast", rank=2, active=8, penalty_users="l2:0.1")
 CLIENTS = 8
@@ -41,7 +42,7 @@ def rmse(settings, number=15, attacker=None, times=1000):
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.floats(1, 5))
-@hypothesis_settings(max_examples=100, deadline=None)
+@examples(100)
 def test_nothing_counts_for_more_than_the_bound(norms, times):
     changes = {k: np.array([norm, 0.0]) for k, norm in enumerate(norms)}
     found = clipping.factors(changes, times)
@@ -54,7 +55,7 @@ def test_nothing_counts_for_more_than_the_bound(norms, times):
 
 @given(st.integers(-(2**40), 2**40), st.integers(-(2**40), 2**40), st.floats(0, 1))
 def test_client_and_server_agree_on_what_was_counted(before, now, factor):
-    old, new = Counted(None, np.array([before])), Counted(None, np.array([now]))
+    old, new = FixedPointState(None, np.array([before])), FixedPointState(None, np.array([now]))
     sent = new.whole - old.whole
     assert clipping.settle(new, old, factor).whole - old.whole == clipping.counted(sent, factor)
     assert clipping.settle(new, None, factor).whole == clipping.counted(new.whole, factor)
@@ -63,10 +64,10 @@ def test_client_and_server_agree_on_what_was_counted(before, now, factor):
 def test_the_sum_is_what_the_clients_know_to_be_counted():
     states = []
     engine = LocalEngine(make_shards(planted(), np.arange(40) % CLIENTS, "float64"))
-    for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_state=states.append), 30):
+    for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_checkpoint=states.append), 30):
         pass
     whole = sum(state.whole for state in engine.states)
-    assert (whole * 2.0**-STEP_OF_SUMS == states[-1].state.S).all()
+    assert (whole * 2.0**-SUM_BITS == states[-1].state.S).all()
 
 
 def test_an_honest_federation_ends_where_it_would_have():

@@ -14,7 +14,8 @@ from fedmc.data.partition import make_shards
 from fedmc.evaluation.pooled import als, proximal_gradient
 from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import Problem
-from fedmc.training.rounds import rounds, start_items
+from fedmc.algorithms.start import start_items
+from fedmc.training.rounds import rounds
 from tests.conftest import local_engine, planted
 
 CLIENTS = 6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmc.data import catalogue as catalogues
@@ -20,7 +20,7 @@ from fedmc.data.prepare import Plan, read_parts
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.writing import write_table
 from fedmc.errors import DataError, FedmcError, InputError
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
 
@@ -44,7 +44,7 @@ SPLITS = ["random:0.3", "last:2", "leave:1", "date:1985-06-01"]
 
 @pytest.mark.parametrize("words", PARTITIONS)
 @given(users=st.integers(8, 60), clients=st.integers(1, 8), seed=st.integers(0, 50))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_partitions_cover_every_user_once(words, users, clients, seed):
     ratings = planted(users, 6)
     owner = partition.parse(words, ratings, clients, seed)
@@ -88,7 +88,7 @@ def test_partition_by_file_and_column(tmp_path):
 
 @pytest.mark.parametrize("words", SPLITS)
 @given(seed=st.integers(0, 30))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_splits_cover_every_rating_once_in_any_order_of_rows(words, seed):
     ratings = timed(seed=seed)
     rest, held_out = splits.parse(words, ratings, seed)
@@ -206,7 +206,7 @@ def test_prepared_shards_are_the_shards(shards):
 
 
 @given(seed=st.integers(0, 2**32 - 1), words=st.sampled_from(PARTITIONS), split=st.sampled_from(SPLITS[:3]))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_any_order_of_rows_gives_the_same_shards_and_hashes(tmp_path_factory, seed, words, split):
     folder = tmp_path_factory.mktemp("orders")
     write_table(timed(density=0.9), folder / "a.csv")  # dense, so that every split leaves each user some ratings
@@ -355,7 +355,7 @@ def test_the_commands(tmp_path):
     assert "outside of the catalogue" in fedmc("catalogue", "check", "a.json", "b.parquet", cwd=tmp_path, code=2)
     fedmc("prepare", "a.csv", "--catalogue", "all.json", "--out", "one", cwd=tmp_path)
     assert prepared.open_prepared(tmp_path / "one").shards[0].by_user.shape == (60, 30)
-    assert "--unknown-items drop" in fedmc(
+    assert "unknown_items=drop" in fedmc(
         "prepare", "b.parquet", "--catalogue", "a.json", "--out", "x", cwd=tmp_path, code=2
     )
     said = fedmc("prepare", "b.parquet", "--catalogue", "a.json", "--unknown-items", "drop", "--out", "x", cwd=tmp_path)

@@ -1,29 +1,44 @@
-"""The examples of docs/extend.md, run as they stand."""
+"""The examples in docs run as they stand, and the reference pages name everything that there is."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "extend.md").read_text("utf-8"), re.S)
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def page(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(name, language="python"):
+    return re.findall(rf"```{language}\n(.*?)```", page(name), re.DOTALL)
+
+
+EXTEND = blocks("how-to/extend.md")
 
 
 def run(block):
     assert len([line for line in block.splitlines() if line.strip()]) < 30
     names: dict[str, object] = {}
-    exec(compile(block, "docs/extend.md", "exec"), names)
+    exec(compile(block, "docs/how-to/extend.md", "exec"), names)
     return names
 
 
 def test_there_are_three():
-    assert len(BLOCKS) == 3
+    assert len(EXTEND) == 3
 
 
 def test_a_penalty_of_ones_own():
-    U = run(BLOCKS[0])["model"].model_.U
+    U = run(EXTEND[0])["model"].model_.U
     norms = np.linalg.norm(np.delete(U, 3, axis=1), axis=1)
     assert norms.max() <= 1 + 1e-9
     assert (norms > 0.999).any()
@@ -31,14 +46,55 @@ def test_a_penalty_of_ones_own():
 
 
 def test_a_sampler_of_ones_own():
-    history = run(BLOCKS[1])["model"].history_
+    history = run(EXTEND[1])["model"].history_
     for round in history[1:]:
         assert len(round.participants) == 3
         assert {client % 2 for client in round.participants} == {round.number % 2}
 
 
 def test_a_method_of_ones_own():
-    history = run(BLOCKS[2])["model"].history_
+    history = run(EXTEND[2])["model"].history_
     errors = [round.diagnostics.train_rmse for round in history]
     assert errors[-1] < 0.95 * errors[0]
     assert history[-1].bytes_down == pytest.approx(2 * history[1].bytes_down)
+
+
+@pytest.mark.slow
+def test_the_first_tutorial(tmp_path):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shell = "".join(blocks("tutorial/first-model.md", "sh"))
+    (code,) = blocks("tutorial/first-model.md")
+    for command in (["sh", "-e", "-c", shell], [sys.executable, "-c", code]):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=os.environ | {"PATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        assert "RMSE" in done.stdout
+    assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+def test_settings_names_every_parameter():
+    from fedmc import FedMC
+
+    text = page("reference/settings.md")
+    assert [name for name in inspect.signature(FedMC).parameters if f"`{name}`" not in text] == []
+
+
+def test_messages_names_every_status():
+    from fedmc.federation.wire import STATUS
+
+    text = page("reference/messages.md")
+    assert [status for status in STATUS if f"| `{status}` |" not in text] == []
+
+
+def test_command_line_names_every_command():
+    from typer.main import get_command
+
+    from fedmc.cli import app
+
+    text = page("reference/command-line.md")
+    for name, command in get_command(app).commands.items():
+        assert f"`fedmc {name} " in text or f"`fedmc {name}`" in text
+        for inner in getattr(command, "commands", {}):
+            line = next((row for row in text.splitlines() if f"`fedmc {name} " in row and f"{inner}`" in row), None)
+            assert line or f"`fedmc {name} {inner}" in text, f"fedmc {name} {inner}"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fedmc.cli import app
 from fedmc.data import downloads
 from fedmc.data.downloads import Named
-from fedmc.data.readers import read_source
+from fedmc.data.loading import read_source
 from fedmc.errors import DataError, InputError
 
 

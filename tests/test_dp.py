@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from tests.conftest import local_engine, planted
+from tests.conftest import examples, local_engine, planted
 
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
@@ -59,7 +59,7 @@ def exact(method, table, cast):
 ratings = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, -1e6, 1e12]), min_size=ITEMS, max_size=ITEMS)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     one=ratings,
     others=st.lists(ratings, min_size=1, max_size=3),
@@ -184,7 +184,7 @@ def test_what_cannot_be_made_costs_nothing(tmp_path):
 
 RELEASING = """
 import os, sys
-from fedmc.privacy.ledger import Ledger
+from fedmc.privacy.dp.ledger import Ledger
 ledger = Ledger(sys.argv[1], 3.0, 1e-5)
 for number in range(1000):
     content = ledger.release(f"run/{number}", 9.0, lambda: os.urandom(8))

@@ -17,7 +17,7 @@ from fedmc.errors import InputError
 from fedmc.evaluation import runner, tables
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
 from fedmc.evaluation.runner import Outcome
-from fedmc.evaluation.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
+from fedmc.evaluation.study import CENTRAL, Case, Figure, Panel, Study, federated
 from fedmc.report import comparison, figures
 from tests.command import fedmc
 from tests.conftest import planted
@@ -43,9 +43,9 @@ def study(source, methods=("fedmc", "fedmavg", "pooled", "alone"), **changes):
 
 
 def test_every_method_runs_under_one_plan(table, tmp_path):
-    plan = study(table, (*FEDERATED, *CENTRAL), seeds=(1,))
+    plan = study(table, (*federated(), *CENTRAL), seeds=(1,))
     lines = tables.write(plan, runner.run(plan, tmp_path / "out"), tmp_path / "out")
-    assert [line.method for line in lines] == [*FEDERATED, *CENTRAL]
+    assert [line.method for line in lines] == [*federated(), *CENTRAL]
     by_name = {line.method: line for line in lines}
     assert by_name["pooled"].gap == 0
     assert by_name["fedmc"].test_rmse < by_name["alone"].test_rmse

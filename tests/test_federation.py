@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import sqlite3
 import stat
 
@@ -15,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 
 from fedmc.algorithms.messages import Rows, Sums
-from fedmc.algorithms.schema import largest
+from fedmc.algorithms.schema import max_bytes
 from fedmc.errors import DataError, Diverged, InputError, TooFewError
 from fedmc.federation import wire
 from fedmc.federation.node.node import Node
@@ -26,52 +27,75 @@ from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_re
 from fedmc.problem.penalties import l2
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.world import CATALOGUE, ITEMS, KINDS, NODES, ROUNDS, RUN, World, local, request_of
+from tests.world import (
+    CATALOGUE,
+    ITEMS,
+    KINDS,
+    NODES,
+    ROUNDS,
+    RUN,
+    RecordedWorld,
+    RelentlessWorld,
+    World,
+    local,
+    request_of,
+)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "dp" not in kind])  # whose noise nobody draws twice
 def test_the_same_bits_as_the_simulation(kind, tmp_path):
     _, expected = local(KINDS[kind])
     world = World(tmp_path)
-    found = world.finish(KINDS[kind])
-    assert found.cast.V.tobytes() == expected.cast.V.tobytes()
-    assert found.state.S.tobytes() == expected.state.S.tobytes()
-    assert found.state.seen == expected.state.seen
+    check_same(world.finish(KINDS[kind]), expected)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("paper", marks=pytest.mark.slow),
-        pytest.param("exact", marks=pytest.mark.slow),
-        pytest.param("curvature", marks=pytest.mark.slow),
-        pytest.param("secagg", marks=pytest.mark.slow),
-        pytest.param("clipped", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.timeout(900)
-def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
-    """All the boundaries between the messages of a run, one after the other."""
+KILLED = ["paper", "exact", "curvature", "secagg", "clipped"]
+
+
+def check_same(found, expected, where=""):
+    assert found.cast.V.tobytes() == expected.cast.V.tobytes(), where
+    assert found.state.S.tobytes() == expected.state.S.tobytes(), where
+    assert found.state.seen == expected.state.seen, where
+
+
+def check_kills(kind, folder, measure_every=1, from_the_start=False):
+    """Kill at every boundary between the messages of a run, one after the other: all end with the same bits."""
     settings = KINDS[kind]
     # With secure aggregation who is lost in a session is left out of its sum, unless everybody must be in it.
     quorum, number = (NODES, 2) if kind == "secagg" else (1, ROUNDS)
     _, expected = local(settings, number)
-    calm = World(tmp_path / "calm", quorum=quorum)
+    calm = RecordedWorld(folder, quorum, measure_every)
     calm.finish(settings, number)
-    boundaries = next(calm.clock)
-    assert boundaries > 50
-    places = set()
-    for kill_at in range(boundaries):
-        world = World(tmp_path / str(kill_at), kill_at, quorum)
-        found = world.finish(settings, number)
-        assert world.killed is not None
-        places.add(world.killed.split()[0])
-        assert found.cast.V.tobytes() == expected.cast.V.tobytes(), world.killed
-        assert found.state.S.tobytes() == expected.state.S.tobytes(), world.killed
-        assert found.state.seen == expected.state.seen, world.killed
-        for store in world.stores.values():
-            store.close()
-    assert places == {"node", "the"}
+    assert calm.boundaries > 50
+    assert {place.split()[0] for place in calm.places} == {"node", "the"}
+    for kill_at in range(calm.boundaries):
+        world = calm.killed_at(kill_at, folder / "killed", from_the_start)
+        check_same(world.finish(settings, number), expected, world.killed)
+        assert world.killed == calm.places[kill_at]
+        world.close()
+        shutil.rmtree(world.folder)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KILLED if kind != "secagg"])  # which gives up after a few sessions
+def test_killed_everywhere_in_one_run_every_contribution_counts_once(kind, tmp_path):
+    world = RelentlessWorld(tmp_path)
+    check_same(world.finish(KINDS[kind]), local(KINDS[kind])[1])
+    assert len(world.struck) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_anywhere_every_contribution_counts_once(kind, tmp_path):
+    check_kills(kind, tmp_path, measure_every=2 if kind == "secagg" else 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_anywhere_with_processes_as_old_as_the_run(kind, tmp_path):
+    """The same from round 0, without snapshots: nothing that a node or the server holds in memory is new."""
+    check_kills(kind, tmp_path, from_the_start=True)
 
 
 def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
@@ -80,8 +104,8 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
     world, lost = World(tmp_path), {2: 3}  # in round 2 the reply of node 3 gets lost
 
     class Lossy:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             number = request_of(contents).cast
             if number.task == "round" and number.round in lost:
                 del answers[lost[number.round]]
@@ -107,7 +131,7 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
 
 def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
     class Silent:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             return {}
 
     engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
@@ -120,12 +144,12 @@ def test_asked_again_a_node_says_the_same_bytes(tmp_path):
     seen = []
 
     class Twice:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             for client, content in contents.items():
                 first, again = (world.node(client).answer_bytes(content) for _ in range(2))
                 world.revive(client)
                 seen.append(first == again == world.node(client).answer_bytes(content))
-            return world.exchange(contents, most_bytes, needed)
+            return world.exchange(contents, max_bytes, needed)
 
     engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
     list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
@@ -138,9 +162,9 @@ def request_for(world, client=0, **changes):
     caught = []
 
     class Catch:
-        def exchange(self, contents, most_bytes, needed):
+        def exchange(self, contents, max_bytes, needed):
             caught.append(request_of(contents))
-            return world.exchange(contents, most_bytes, needed) if caught[-1].cast.task != "round" else {}
+            return world.exchange(contents, max_bytes, needed) if caught[-1].cast.task != "round" else {}
 
     engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
     with pytest.raises(TooFewError):
@@ -251,8 +275,8 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
     world = World(tmp_path / "another")
 
     class Saying:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             if request_of(contents).cast.task == "round":
                 answers |= {k: to_bytes(*encode_reply(reply._replace(client=k))) for k in range(saying_so)}
             return answers
@@ -295,8 +319,8 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     world = World(tmp_path)
 
     class Hostile:
-        def exchange(self, contents, most_bytes, needed):
-            answers = world.exchange(contents, most_bytes, needed)
+        def exchange(self, contents, max_bytes, needed):
+            answers = world.exchange(contents, max_bytes, needed)
             if request_of(contents).cast.task == "round":
                 honest = decode_reply(*from_bytes(answers[1]))
                 answers[1] = to_bytes(*encode_reply(make(honest)))
@@ -323,7 +347,7 @@ def test_garbage_is_refused(garbage, tmp_path):
 
 def test_a_reply_larger_than_an_honest_one_can_be_is_known_by_its_size(tmp_path):
     cast = request_for(World(tmp_path)).cast
-    assert largest(cast, ITEMS) < 200_000
+    assert max_bytes(cast, ITEMS) < 200_000
 
 
 def test_two_processes_of_one_organisation(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -25,28 +27,13 @@ from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
+PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them
-
-
-@pytest.fixture(scope="module")
-def loopback(tmp_path_factory):
-    made = Loopback(tmp_path_factory.mktemp("flower"))
-    try:
-        made.start_all()
-        yield made
-    finally:
-        made.end()
-
-
-@pytest.fixture
-def all_up(loopback):
-    """The federation with every process there, whatever a test before did to them."""
-    if loopback.processes.get("server") is None or loopback.processes["server"].poll() is not None:
-        loopback.start_server()
-    for name in NAMES:
-        if loopback.processes.get(name) is None or loopback.processes[name].poll() is not None:
-            loopback.start_node(name)
-    return loopback
+# Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them.
+MOMENTS = [
+    pytest.param(place, privacy, marks=[] if place == "committed" else pytest.mark.nightly)
+    for place, privacy in itertools.product(PLACES, PRIVACY)
+]
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
@@ -131,6 +118,17 @@ def test_another_authority_is_refused(all_up, tmp_path):
     assert "was not made by the authority" in done.stderr
 
 
+def wait_for_port(port, seconds=30):
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < until, f"nobody listens on port {port}"
+            time.sleep(0.02)
+
+
 def test_an_expired_certificate_is_refused_on_both_sides(tmp_path):
     made = Loopback(tmp_path)
     authority = keys.load_authority(made.folder / "authority")
@@ -143,7 +141,7 @@ def test_an_expired_certificate_is_refused_on_both_sides(tmp_path):
     command += ["-cert", str(server / "server.pem"), "-key", str(server / "server.key")]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        time.sleep(1)
+        wait_for_port(made.server.port)
         done = made.fedmc("node", "start", made.folder / "north", timeout=60)
     finally:
         process.kill()
@@ -158,8 +156,7 @@ def test_a_second_process_of_an_organisation_is_refused(all_up):
     assert "in use by another process" in done.stderr
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
-@pytest.mark.parametrize("place", ["before", "committed", "sent", "replied"])
+@pytest.mark.parametrize(("place", "privacy"), MOMENTS)
 def test_a_killed_node_loses_and_doubles_nothing(all_up, place, privacy):
     """kill -9 before it computed, after it committed and before it replied, in the middle of its reply, after it."""
     all_up.kill("east")
@@ -209,6 +206,7 @@ def test_a_killed_superlink_or_server_comes_back(all_up, victim, privacy):
     assert all(all_up.processes[name].poll() is None for name in NAMES)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_kills_at_twenty_random_moments(all_up, privacy):
@@ -262,6 +260,7 @@ def test_a_late_node_is_left_out_and_welcome_again(all_up):
     assert all_up.last("late").counted == dict.fromkeys(range(len(NAMES)), 12)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(500)
 def test_three_minutes_of_local_work_keep_the_lease_and_count(all_up):
     all_up.kill("east")
@@ -284,6 +283,7 @@ def test_the_demo_in_one_command(tmp_path):
     assert 0.8 < said["federation_rmse"] < 1.0
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
 def test_three_machines(tmp_path):
     """docs/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""

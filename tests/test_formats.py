@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from fedmc.data.ratings import Ratings, as_ratings
-from fedmc.data.readers import read_source
+from fedmc.data.loading import as_ratings, read_source
+from fedmc.data.ratings import Ratings
 from fedmc.data.readers.writing import write_table
 from fedmc.errors import FedmcError
+from tests.conftest import examples
 
 EXPECTED = {(1, 10): 3.0, (1, 20): 5.0, (2, 10): 4.0}
 SECONDS = {(1, 10): 978300760, (1, 20): 978302109, (2, 10): 978301968}
@@ -281,7 +282,7 @@ ids = st.one_of(
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".feather"])
 @given(users=ids, items=ids, seed=st.integers(0, 99), exact=st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_read_gives_back_what_was_written(tmp_path, ending, users, items, seed, exact):
     rng = np.random.default_rng(seed)
     cells = np.flatnonzero(rng.random(len(users) * len(items)) < 0.7)
@@ -302,7 +303,7 @@ def test_read_gives_back_what_was_written(tmp_path, ending, users, items, seed, 
     content=st.binary(max_size=300),
     start=st.sampled_from([b"", b"1:\n", b"PAR1", b"ARROW1", b"PK\x03\x04", b"SQLite format 3\0", b"1::2::"]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_fuzzed_files_give_ratings_or_a_clear_error(tmp_path, content, start):
     path = tmp_path / "garbage"
     path.write_bytes(start + content)
@@ -315,7 +316,7 @@ def test_fuzzed_files_give_ratings_or_a_clear_error(tmp_path, content, start):
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_lines_never_give_a_wrong_silent_result(tmp_path, data):
     """A table with one byte changed gives an error, or as many ratings as it has lines."""
     whole = rows(",", "user,item,rating,timestamp").encode()

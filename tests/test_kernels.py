@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
 from fedmc.kernels import reference, solves, steps, threads
+from tests.conftest import examples
 
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
 
@@ -53,7 +54,7 @@ PENALTIES = st.sampled_from(
 
 
 @given(problem=problems(), penalty=PENALTIES, N=st.integers(1, 12), passes=st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_prox_steps(problem, penalty, N, passes):
     ratings, F, X, rho, anchor, dtype, _ = problem
     numbers = [np.full(X.shape[1], value, dtype) for value in penalty]
@@ -66,7 +67,7 @@ def test_prox_steps(problem, penalty, N, passes):
 
 
 @given(problem=problems(), fixed=st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_exact_rows(problem, fixed):
     ratings, F, X, rho, anchor, dtype, rng = problem
     width = X.shape[1]
@@ -81,7 +82,7 @@ COMPOSITE = st.sampled_from([(0.5, 0.4, -np.inf, np.inf), (0.2, 0.4, 0, np.inf),
 
 
 @given(problem=problems(), penalty=COMPOSITE, fixed=st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_coordinate_descent_ends_where_many_proximal_steps_do(problem, penalty, fixed):
     ratings, F, X, rho, anchor, dtype, rng = problem
     width = X.shape[1]
@@ -94,7 +95,7 @@ def test_coordinate_descent_ends_where_many_proximal_steps_do(problem, penalty, 
 
 
 @given(problem=problems(), fixed=st.integers(0, 3))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_packed_grams(problem, fixed):
     ratings, F, _, _, _, dtype, rng = problem
     width = F.shape[1]
@@ -107,7 +108,7 @@ def test_packed_grams(problem, fixed):
 
 
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 7), penalty=COMPOSITE, closed=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_solve_packed(seed, size, penalty, closed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(5, size))
@@ -137,7 +138,7 @@ def test_exact_rows_leaves_out_directions_that_no_rating_sees():
 
 
 @given(problem=problems())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_gradient_rows_and_squared_errors(problem):
     ratings, F, X, _, _, dtype, _ = problem
     tolerance = 20 * TOLERANCE[dtype]
@@ -194,7 +195,7 @@ def test_bounds_cover_all_rows_once():
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_accelerated_steps_end_where_coordinate_descent_does(seed):
     """A penalty without numbers takes the general path; with the same penalty in numbers the answer is the same."""
     from fedmc.problem import subproblem

@@ -22,8 +22,8 @@ from fedmc.federation.secagg_messages import (
     to_table,
 )
 from fedmc.federation.wire import decode, encode, from_bytes, to_bytes
-from fedmc.privacy.secagg.protocol import Collector
-from fedmc.problem.subproblem import Scaling
+from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.problem.scaling import Scaling
 from tests.world import (
     ITEMS,
     NODES,
@@ -45,14 +45,14 @@ class TestAServerThatLies:
         """A wire on which the server changes what it asks some nodes."""
 
         class Lying:
-            def exchange(self, contents, most_bytes, needed):
+            def exchange(self, contents, max_bytes, needed):
                 changed = {}
                 for client, content in contents.items():
                     arrays, words = from_bytes(content)
                     if "stage" not in words:
                         content = to_bytes(*encode(change(decode(arrays, words))))
                     changed[client] = content
-                return world.exchange(changed, most_bytes, needed)
+                return world.exchange(changed, max_bytes, needed)
 
         return Lying()
 
@@ -100,10 +100,10 @@ class TestAServerThatLies:
         assert seated == [not at_once] * NODES
         if at_once:
             return
-        collector = Collector(session_of(requests[0], ITEMS), PINNED)
-        listed = collector.take_adverts({k: to_adverts(read_stage(one).arrays)[0] for k, one in answers.items()})
+        aggregator = Aggregator(session_of(requests[0], ITEMS), PINNED)
+        listed = aggregator.take_adverts({k: to_adverts(read_stage(one).arrays)[0] for k, one in answers.items()})
         said = {k: self.ask(world, "share", k, from_adverts(listed)) for k in answers}
-        sealed = collector.take_sealed({k: to_table(reply.arrays, SEALED) for k, reply in said.items()})
+        sealed = aggregator.take_sealed({k: to_table(reply.arrays, SEALED) for k, reply in said.items()})
         for k in answers:
             assert self.ask(world, "mask", k, from_table(sealed[k], SEALED)).status == "ok"
         for k in (0, 1, 2):

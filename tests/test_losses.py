@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmc.algorithms.settings import Settings
@@ -15,7 +15,7 @@ from fedmc.errors import InputError
 from fedmc.problem import losses
 from fedmc.problem.losses import Huber, Logistic, Loss, Square
 from fedmc.training.rounds import rounds
-from tests.conftest import local_engine, planted
+from tests.conftest import examples, local_engine, planted
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ every = pytest.mark.parametrize(
 
 @every
 @given(x=st.floats(-6, 6), y=st.floats(-6, 6), m=st.sampled_from([0.0, 0.3, 1.0]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_gradient_and_curvature(loss, x, y, m):
     x, y, m = np.array([x]), np.array([y]), np.array([m])
     h = 1e-5

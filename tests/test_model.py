@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.loading import as_ratings
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import FedmcError, InputError, ModelFileError
 from fedmc.estimator import FedMC

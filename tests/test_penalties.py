@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, minimize_scalar
@@ -25,6 +25,7 @@ from fedmc.problem.penalties import (
     none,
     parse,
 )
+from tests.conftest import examples
 
 ANCHOR = np.linspace(-1, 1, 12).reshape(4, 3)
 ALL = {
@@ -49,7 +50,7 @@ anyone = pytest.mark.parametrize("penalty", ALL.values(), ids=ALL.keys())
 
 @anyone
 @given(Z=matrices, step=steps)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_prox_is_no_worse_than_any_other_point(penalty, Z, step):
     """The definition: X = prox(Z) minimises step R(X) + 1/2 ||X - Z||^2, here against random rivals."""
     X = penalty.prox(Z, step)
@@ -66,7 +67,7 @@ def test_prox_is_no_worse_than_any_other_point(penalty, Z, step):
 
 @pytest.mark.parametrize("name", SEPARABLE)
 @given(z=st.floats(-5, 5), step=steps)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_separable_prox_against_a_numeric_minimiser(name, z, step):
     penalty = ALL[name]
     low, high = max(penalty.lo, -20), min(penalty.hi, 20)
@@ -76,7 +77,7 @@ def test_separable_prox_against_a_numeric_minimiser(name, z, step):
 
 
 @given(z=arrays(np.float64, 3, elements=st.floats(-5, 5, allow_subnormal=False)), step=steps)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_group_prox_against_a_numeric_minimiser(z, step):
     goal = lambda x: step * 0.8 * np.sqrt(x @ x + 1e-18) + np.sum((x - z) ** 2) / 2  # noqa: E731
     found = min((minimize(goal, start).x for start in (z, z / 2, np.full(3, 1e-3))), key=goal)
@@ -87,7 +88,7 @@ def test_group_prox_against_a_numeric_minimiser(z, step):
 
 @anyone
 @given(Z=matrices, other=matrices, step=steps)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_prox_is_firmly_non_expansive(penalty, Z, other, step):
     P, Q = penalty.prox(Z, step), penalty.prox(other, step)
     assert np.sum((P - Q) ** 2) <= np.sum((P - Q) * (Z - other)) + 1e-9
@@ -111,7 +112,7 @@ CONJUGATE_PROX = {  # prox_{R*/s}(z), each derived by hand from the conjugate
 
 @pytest.mark.parametrize("name", CONJUGATE_PROX)
 @given(Z=matrices, step=steps)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_moreau(name, Z, step):
     """z = prox_{sR}(z) + s prox_{R*/s}(z/s)"""
     whole = ALL[name].prox(Z, step) + step * CONJUGATE_PROX[name](Z / step, step)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmc.data.readers import read_source
+from fedmc.data.loading import read_source
 from fedmc.data.readers.databases import without_password
 from fedmc.errors import DataError
 

@@ -17,8 +17,8 @@ from fedmc.errors import InputError, TooFewError
 from fedmc.federation.server import checkpoint
 from fedmc.federation.wire import decode, decode_reply, from_bytes
 from fedmc.privacy.dp.mechanism import spent
-from fedmc.problem.subproblem import Scaling
-from fedmc.training.fixed_point import STEP_OF_SUMS
+from fedmc.problem.scaling import Scaling
+from fedmc.algorithms.messages import SUM_BITS
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
@@ -49,7 +49,7 @@ def test_what_leaves_is_whole_steps_and_nothing_else(tmp_path):
     for _, _, _, reply in wire.seen:
         sums = decode_reply(*from_bytes(reply)).sums
         assert set(sums.parts) == {"release"}
-        steps = sums["release"] * 2.0**STEP_OF_SUMS
+        steps = sums["release"] * 2.0**SUM_BITS
         assert (steps == np.rint(steps)).all()
         assert (sums["release"] != 0).mean() > 0.99  # noise on every number
 

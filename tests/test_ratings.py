@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from fedmc.data.loading import as_ratings
 from fedmc.data.partition import assign_users, make_shards, owners_from_names
-from fedmc.data.ratings import Ratings, as_ratings
+from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
 USERS, ITEMS, VALUES = ["b", "a", "b", "c"], [10, 20, 20, 5], [1.0, 0.0, 3.5, -2.0]
 
@@ -38,7 +39,7 @@ def test_sparse_and_dense_matrices_keep_their_numbering():
 
 
 @given(order=st.permutations(range(30)), seed=st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_row_order_changes_nothing(order, seed):
     rng = np.random.default_rng(0)
     cells = rng.permutation(100)[:30]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from fedmc.data.readers import read_source
+from fedmc.data.loading import read_source
 from fedmc.errors import FedmcError
+from tests.conftest import examples
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_missing_file_and_column(table, tmp_path):
 
 
 @given(content=st.binary(max_size=200) | st.text(alphabet="0123456789.,;:|\t\n\"'-+eNaninf", max_size=200))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_gives_ratings_or_a_clear_error(tmp_path, content):
     path = tmp_path / "garbage"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -64,8 +64,8 @@ def test_as_accurate_as_pooled_on_movielens_1m(data_folder):
     from itertools import islice
 
     from fedmc.algorithms.settings import Settings
+    from fedmc.data.loading import read_source
     from fedmc.data.partition import assign_users, make_shards
-    from fedmc.data.readers import read_source
     from fedmc.data.splits import at_random
     from fedmc.evaluation.pooled import pooled_rmse
     from fedmc.training.local import LocalEngine

@@ -10,7 +10,9 @@ import pytest
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
 from fedmc.training.rounds import rounds
-from fedmc.training.sampling import CoinFlips, Groups, Passes, Sampler, Uniform, client_rng, parse, server_rng
+from fedmc.problem.rng import client_rng, server_rng
+from fedmc.algorithms.protocol import Sampler
+from fedmc.training.sampling import CoinFlips, Groups, Passes, Uniform, parse
 from tests.conftest import local_engine, planted
 
 SAMPLERS = [Uniform(3), CoinFlips(0.3), CoinFlips(tuple(np.linspace(0.1, 0.9, 10))), Groups(3), Passes(3)]

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedmc.algorithms import client
@@ -23,7 +22,7 @@ from fedmc.training.rounds import rounds
 from fedmc.training.simulation import rhythm, train
 from fedmc.training.spill import Spilled
 from fedmc.training.stopping import Stop
-from tests.conftest import local_engine, planted
+from tests.conftest import examples, local_engine, planted
 
 KINDS = {
     "paper": Settings.preset("paper", rank=3, beta=0.5, active=3),
@@ -70,7 +69,7 @@ def test_turns_taken_together_change_no_bit(users, dtype, monkeypatch):
 
 
 @given(efforts=st.lists(st.integers(0, 10**7), max_size=60), count=st.integers(1, 4))
-@hypothesis_settings(max_examples=100, deadline=None)
+@examples(100)
 def test_results_come_in_order_whoever_made_them(efforts, count):
     items = range(len(efforts))
     with threads.limited(count):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
@@ -18,7 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedmc.errors import DataError, InputError
 from fedmc.privacy.secagg import crypto, fixed
-from fedmc.privacy.secagg.protocol import AbortedError, Collector, Member, Session, threshold_of
+from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.privacy.secagg.member import Member
+from fedmc.privacy.secagg.session import AbortedError, Session, threshold_of
+from tests.conftest import examples
 
 STAGES = ("advertise", "share", "mask", "reveal")
 IDENTITIES = [Ed25519PrivateKey.from_private_bytes(hashlib.sha256(bytes([k])).digest()) for k in range(50)]
@@ -45,19 +48,19 @@ def words_of(session, seed=0):
 def run(session, words, lost=None):
     """A whole round; `lost` names who drops out before each stage."""
     lost = lost or {}
-    members, collector, gone = members_of(session), Collector(session, PINNED), set()
+    members, aggregator, gone = members_of(session), Aggregator(session, PINNED), set()
 
     def left(stage, among):
         gone.update(lost.get(stage, ()))
         return [k for k in among if k not in gone]
 
-    adverts = collector.take_adverts({k: members[k].advertise() for k in left("advertise", session.cohort)})
-    sealed = collector.take_sealed({k: members[k].share(adverts) for k in left("share", collector.adverts)})
-    hidden = {k: members[k].mask(sealed[k], words[k]) for k in left("mask", collector.sealed)}
-    survivors = collector.take_hidden(hidden)
+    adverts = aggregator.take_adverts({k: members[k].advertise() for k in left("advertise", session.cohort)})
+    sealed = aggregator.take_sealed({k: members[k].share(adverts) for k in left("share", aggregator.adverts)})
+    hidden = {k: members[k].mask(sealed[k], words[k]) for k in left("mask", aggregator.sealed)}
+    survivors = aggregator.take_hidden(hidden)
     still = left("reveal", survivors)
-    signatures = collector.take_signatures({k: members[k].confirm(survivors) for k in still})
-    return survivors, collector.unmask({k: members[k].reveal(signatures) for k in still}), hidden
+    signatures = aggregator.take_signatures({k: members[k].confirm(survivors) for k in still})
+    return survivors, aggregator.unmask({k: members[k].reveal(signatures) for k in still}), hidden
 
 
 def expected(words, survivors):
@@ -91,7 +94,7 @@ def test_every_set_of_drop_outs(members, stage):
 
 
 @given(data=st.data(), members=st.integers(3, 12))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_drop_outs_at_several_stages(data, members):
     session = session_of(members, length=2)
     words = words_of(session, members)
@@ -195,9 +198,9 @@ class TestMembersRefuse:
     def all_masked(self, session):
         """Members that all sent their words."""
         members, adverts = self.adverts(session)
-        collector = Collector(session, PINNED)
-        collector.take_adverts({advert.member: advert for advert in adverts})
-        sealed = collector.take_sealed({k: member.share(adverts) for k, member in members.items()})
+        aggregator = Aggregator(session, PINNED)
+        aggregator.take_adverts({advert.member: advert for advert in adverts})
+        sealed = aggregator.take_sealed({k: member.share(adverts) for k, member in members.items()})
         for k, member in members.items():
             member.mask(sealed[k], np.zeros(session.length, session.dtype))
         return members
@@ -274,7 +277,7 @@ def test_keys_that_differ_in_a_bit_give_different_masks():
 
 
 @given(secret=st.binary(min_size=32, max_size=32), holders=st.integers(1, 12), data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_shares(secret, holders, data):
     threshold = data.draw(st.integers(1, holders))
     shares = crypto.share(secret, list(range(holders)), threshold)
@@ -312,7 +315,7 @@ def test_overflow_is_refused(value):
 
 
 @given(st.integers(0, 2 * crypto.PIECE + 3), st.lists(st.sampled_from([1, -1]), max_size=3), st.sampled_from([32, 64]))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_masks_in_pieces_are_the_masks(length, signs, bits):
     dtype = {32: np.uint32, 64: np.uint64}[bits]
     words = np.arange(length, dtype=dtype)

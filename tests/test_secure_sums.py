@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedmc.algorithms.client import contribution
@@ -16,12 +15,12 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy.secagg.cohorts import cohort
-from fedmc.training.fixed_point import STEP_OF_SUMS, Counted, length_of, respond_in_words
+from fedmc.training.fixed_point import SUM_BITS, FixedPointState, length_of, respond_in_words
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.conftest import planted
+from tests.conftest import examples, planted
 
-NODES, HALF = 4, 2.0 ** -(STEP_OF_SUMS + 1)
+NODES, HALF = 4, 2.0 ** -(SUM_BITS + 1)
 KINDS = {
     "paper": Settings.preset("paper", rank=3, beta=0.5, active=3, min_cohort=3),
     "exact": Settings.preset("fast", rank=3, update="exact", active=3, min_cohort=3),
@@ -36,7 +35,7 @@ def engine_of(nodes=NODES):
 
 def trained(settings, number):
     engine, states = engine_of(), []
-    for round in islice(rounds(engine, settings, measure_every=number, on_state=states.append), number + 1):
+    for round in islice(rounds(engine, settings, measure_every=number, on_checkpoint=states.append), number + 1):
         last = round
     return engine, states[-1], last
 
@@ -58,9 +57,9 @@ def test_v_is_that_of_plain_within_the_fixed_point(kind):
 def test_the_sum_never_drifts(kind):
     """After a thousand rounds S is still the sum of the clients' contributions, each rounded once."""
     engine, last, _ = trained(KINDS[kind].replace(privacy="secagg"), 1000)
-    assert all(isinstance(state, Counted) for state in engine.states)
+    assert all(isinstance(state, FixedPointState) for state in engine.states)
     whole = sum(state.whole for state in engine.states)
-    assert (whole * 2.0**-STEP_OF_SUMS == last.state.S).all()
+    assert (whole * 2.0**-SUM_BITS == last.state.S).all()
     exact = sum(
         contribution(shard, state.inner, last.cast) for shard, state in zip(engine.shards, engine.states, strict=True)
     )
@@ -103,7 +102,7 @@ def test_what_secure_sums_do_not_go_with():
 
 
 @given(st.data(), st.integers(3, 60), st.integers(3, 12))
-@hypothesis_settings(max_examples=200, deadline=None)
+@examples(200)
 def test_cohorts_hide(data, clients, least):
     """At least so many, newcomers none or as many, and in the end everybody is in."""
     joined = set()

@@ -132,7 +132,7 @@ def test_the_same_words_are_not_revealed_among_others(tmp_path, caplog):
     world, states = World(tmp_path), []
     engine = engine_on(Between(world, crash), 3)
     with pytest.raises(KeyboardInterrupt):
-        list(itertools.islice(rounds(engine, HIDDEN, on_state=states.append), 4))
+        list(itertools.islice(rounds(engine, HIDDEN, on_checkpoint=states.append), 4))
     assert states[-1].number == 1
     without = engine_on(Between(world, lose), 3)
     without.counted = dict.fromkeys(range(NODES), 1)

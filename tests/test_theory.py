@@ -13,7 +13,8 @@ from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
-from fedmc.problem.subproblem import Problem, Scaling
+from fedmc.problem.scaling import Scaling
+from fedmc.problem.subproblem import Problem
 from fedmc.training.rounds import rounds
 from tests.conftest import local_engine, planted
 

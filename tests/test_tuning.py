@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmc import FedMC
@@ -16,7 +16,7 @@ from fedmc.data.splits import at_random
 from fedmc.errors import DataError, InputError
 from fedmc.training.rounds import rounds
 from fedmc.training.tuning import FACTOR, Budget, Trial, best, choose, climb, hold_out
-from tests.conftest import local_engine, planted
+from tests.conftest import examples, local_engine, planted
 
 
 def shards(clients=4, **options):
@@ -41,7 +41,7 @@ def test_held_out_ratings_and_kept_ones_make_up_the_clients_table():
 
 
 @given(optimum=st.integers(-6, 6), most=st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_climbing_finds_the_best_weight_within_its_budget(optimum, most):
     tried = []
 

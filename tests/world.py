@@ -4,6 +4,11 @@ that kills, loses or changes what it is told to."""
 from __future__ import annotations
 
 import itertools
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.federation.node.node import Node
-from fedmc.federation.node.secagg_member import Identity
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import Checkpoint
@@ -53,23 +58,43 @@ class KilledError(Exception):
     """kill -9, as seen from outside."""
 
 
+class Snapshot(NamedTuple):
+    """What lay on all disks between two rounds, and how many boundaries had been passed by then."""
+
+    boundaries: int
+    folder: Path
+
+
 class World:
     """Nodes with stores on disk, a server with a checkpoint, and a killer that strikes at one of the boundaries."""
 
-    def __init__(self, folder, kill_at=None, quorum=1, budget=(5.0, 1e-6)):
-        folder.mkdir(exist_ok=True)
+    def __init__(self, folder, kill_at=None, quorum=1, budget=(5.0, 1e-6), start=None):
+        if start is None:
+            folder.mkdir(exist_ok=True)
+        else:
+            shutil.copytree(start.folder, folder)
         self.quorum, self.budget = quorum, budget
         ratings = planted()
         self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
-        self.folder, self.kill_at, self.clock, self.killed = folder, kill_at, itertools.count(), None
+        self.folder, self.kill_at, self.killed = folder, kill_at, None
+        self.boundaries, self.measure_every = 0 if start is None else start.boundaries, 1
         self.stores = {k: Store(folder / f"node-{k}") for k in range(NODES)}
         self.path = folder / "server.npz"
         self.nodes = {k: self.node(k) for k in range(NODES)}
 
     def tick(self, where):
-        if next(self.clock) == self.kill_at:
+        """A boundary: whoever is named can be killed here."""
+        self.boundaries += 1
+        if self.boundaries - 1 == self.kill_at:
             self.killed = where
             raise KilledError(where)
+
+    def between_rounds(self):
+        """Called when a round is over and measured."""
+
+    def close(self):
+        for store in self.stores.values():
+            store.close()
 
     def node(self, client):
         ledger = Ledger(self.folder / f"ledger-{client}", *self.budget)
@@ -80,7 +105,7 @@ class World:
         self.stores[client] = Store(self.folder / f"node-{client}")
         self.nodes[client] = self.node(client)
 
-    def exchange(self, contents, most_bytes, needed):
+    def exchange(self, contents, max_bytes, needed):
         """Like Flower: a message waits until its node picks it up; a node that died comes back and is asked again."""
         answers = {}
         for client, content in contents.items():
@@ -93,7 +118,7 @@ class World:
                 except KilledError:
                     self.revive(client)
                     continue
-                assert len(reply) <= most_bytes
+                assert len(reply) <= max_bytes
                 answers[client] = reply
             self.tick(f"the server after node {client} replied to {what}")
         return answers
@@ -117,7 +142,9 @@ class World:
             begun = now
             self.tick("the server after its checkpoint")
 
-        for round in rounds(engine, settings, begun=begun, on_state=on_state):
+        more = {"begun": begun, "on_state": on_state, "measure_every": self.measure_every}
+        for round in rounds(engine, settings, **more):
+            self.between_rounds()
             if round.number == number:
                 return begun
         raise AssertionError
@@ -131,10 +158,61 @@ class World:
                 pass
 
 
+class RecordedWorld(World):
+    """A run without kills that copies all disks between its rounds: a killed run can begin at any of the copies."""
+
+    def __init__(self, folder, quorum=1, measure_every=1):
+        super().__init__(folder / "run", quorum=quorum)
+        self.measure_every = measure_every
+        self.copies, self.places, self.snapshots = folder / "copies", [], []
+        self.between_rounds()
+
+    def tick(self, where):
+        self.places.append(where)
+        super().tick(where)
+
+    def between_rounds(self):
+        copy = self.copies / str(len(self.snapshots))
+        for client in range(NODES):
+            (copy / f"node-{client}").mkdir(parents=True)
+            backup(self.folder, copy, f"node-{client}/state.sqlite")
+            backup(self.folder, copy, f"ledger-{client}")
+        if self.path.exists():
+            shutil.copy(self.path, copy)
+        self.snapshots.append(Snapshot(self.boundaries, copy))
+
+    def killed_at(self, boundary, folder, from_the_start=False):
+        """A world that will be killed there: it begins at the last snapshot before, or where the run began."""
+        before = [found for found in self.snapshots if found.boundaries <= boundary]
+        world = World(folder, boundary, self.quorum, start=before[0 if from_the_start else -1])
+        world.measure_every = self.measure_every
+        return world
+
+
+class RelentlessWorld(World):
+    """Kills at every boundary of every round once, all of them in one run."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.struck = set()
+
+    def tick(self, where):
+        stands = checkpoint.load(self.path).number if self.path.exists() else None
+        if (stands, where) not in self.struck:
+            self.struck.add((stands, where))
+            raise KilledError(where)
+
+
+def backup(source, target, name):
+    """Copy an open SQLite file."""
+    with closing(sqlite3.connect(source / name)) as found, closing(sqlite3.connect(target / name)) as copy:
+        found.backup(copy)
+
+
 def local(settings, number=ROUNDS):
     engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
     states = []
-    for round in rounds(engine, settings, on_state=states.append):
+    for round in rounds(engine, settings, on_checkpoint=states.append):
         if round.number == number:
             return engine, states[-1]
     raise AssertionError
@@ -150,9 +228,9 @@ class Between:
     def __init__(self, world, change=lambda stage, client, reply: reply):
         self.world, self.change, self.seen = world, change, []
 
-    def exchange(self, contents, most_bytes, needed):
+    def exchange(self, contents, max_bytes, needed):
         answers = {}
-        for client, reply in self.world.exchange(contents, most_bytes, needed).items():
+        for client, reply in self.world.exchange(contents, max_bytes, needed).items():
             stage = task_of(contents[client])
             self.seen.append((stage, client, contents[client], reply))
             changed = self.change(stage, client, reply)

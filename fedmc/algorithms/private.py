@@ -1,163 +1,185 @@
-"""Training under differential privacy for each user, as a method of `methods`: what clients release.
+"""Training under differential privacy for each user: what clients release.
 
     round 1     sum over users of  rated_j / sqrt(number of ratings)     for each item j, and the number of users
-    later       sum over users of  e_tj s_j z_t / norm                   for each item j: a slope of the square loss
+    later       sum over users of  e_tj s_j z_t / norm                   for each item j: a gradient of the square loss
                 and                z_t z_t' times a number               pooled over the items: its curvature
 
-z_t = (u_t, KAPPA) are a user's factors fitted at home to the V of the round and a constant for the item's bias, e_tj
-what they leave of its ratings; s_j, smaller for popular items, spends less on those who need it least. Everybody's part
-has norm 1: who rates much or is hard to fit weighs as much as anybody else. On MovieLens 1M clipping at larger
-norms did no better, and slopes with one pooled curvature cost far less noise than a Gram for every item.
+z_t = (u_t, KAPPA) are a user's factors, fitted at home to the V of the round, and a constant for the item's bias; e_tj
+are the residuals of its ratings; s_j, smaller for popular items, spends less on those who need it least. Every user's
+part has norm 1: who rates much or is hard to fit weighs as much as anybody else. On MovieLens 1M clipping at larger
+norms did no better, and gradients with one pooled curvature cost far less noise than a Gram matrix for every item.
 
-Nothing else leaves a client: no mean, no count, no error. Ratings are centred by their public range, users' factors
+Nothing else leaves a client: no mean, no count, no error. Ratings are centred by their public range; users' factors
 and biases are fitted and used at home. What the server makes of the releases is in `denoise`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms import denoise
-from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.leakage import ReleaseLeakage
+from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Shared, Sums
+from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.state import LocalState, ServerState, State
+from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
-from fedmc.errors import require
+from fedmc.errors import InputError, require
 from fedmc.privacy.dp import mechanism
+from fedmc.privacy.modes import DP
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import coefficients
-from fedmc.problem.subproblem import Problem, Scaling
+from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
 COUNTS = 0.15  # the first release's share of the budget
 POOLED = 0.2  # of a user's norm of 1, what goes into numbers that are pooled over items
 ITEMS = math.sqrt(1 - POOLED**2)  # and what is left for the items
-LONGEST = 1e9  # a user's factors or misfits beyond which nothing of it is released
-MOST_CURVATURE = 4.0  # beyond which a user's curvature is cut
+MAX_NORM = 1e9  # of a user's factors or residuals, beyond which nothing of that user is released
+MAX_CURVATURE = 4.0  # beyond which a user's curvature is cut
+POSTERIOR = "posterior"
 
 
-class Users(NamedTuple):
-    """What a client remembers: its users' factors, which it could fit anew any time."""
+class Private(Algorithm):
+    """(epsilon, delta) for each user of a client, over the rounds of `settings.privacy`, with all clients in each.
 
-    U: Array
-
-
-@dataclass(frozen=True)
-class Private:
-    """(epsilon, delta) for each user of a client, over `rounds` rounds in which all clients take part.
-
-    Each client adds all the noise itself; with `hidden`, where the server sees but the sum, its share of it: so much
-    that the noise is all there if only two thirds of the clients are (and keep theirs to themselves).
+    Each client adds all the noise itself. Where the mode shares the noise (the server sees the sum only), it adds its
+    share: so much that the noise is all there if only two thirds of the clients are (and keep theirs to themselves).
     """
 
-    epsilon: float
-    delta: float
-    rounds: int = 19
-    lowest: float = 1.0  # the public range of ratings
-    highest: float = 5.0
-    hidden: bool = False
-    factors: bool = True  # False: item biases only, for budgets that factors would drown in
-
-    def __post_init__(self) -> None:
-        require(self.rounds >= 2, f"rounds must be at least 2 (counts, and a slope), got {self.rounds}")
-        require(
-            self.lowest < self.highest, f"the range of ratings must not be empty, got {self.lowest} to {self.highest}"
-        )
-        mechanism.check_budget(
-            self.epsilon, self.delta
-        )  # the plan is made when it is needed: a model can be read without
-
-    @cached_property
-    def _plan(self) -> list[float]:
-        later = self.rounds - 1
-        return mechanism.shares(self.epsilon, self.delta, [COUNTS] + [(1 - COUNTS) / later] * later)
-
-    @property
-    def scaling(self) -> Scaling:
-        """Ratings from -2 to 2, by what everybody knows."""
-        return Scaling((self.lowest + self.highest) / 2, (self.highest - self.lowest) / 4)
+    name = "dp"
+    state_types = (LocalState,)
+    leakage = ReleaseLeakage()
+    factors = True  # False: item biases only, for budgets that factors would drown in
 
     def check(self, settings: Settings) -> None:
         """Refuse settings under which a user's factors would depend on other users."""
-        require(settings.biases, "privacy='dp' needs biases=True")
-        require(isinstance(settings.make_loss(), Square), f"privacy='dp' needs the square loss, got {settings.loss}")
-        separable = coefficients(settings.penalties(1)[0], settings.width) is not None
-        require(separable, "privacy='dp' needs a separable penalty of the users, such as l2:1.5")
-
-    def check_cast(self, cast: Broadcast) -> None:
-        """Refuse what an honest server never sends, before any rating is looked at."""
-        self.multiplier(max(cast.round, 1))
-        require(cast.scaling == self.scaling, f"ratings are scaled by {self.scaling}, not by {cast.scaling}")
-        if cast.round <= 1 or cast.task != "round":
-            return
-        width = len(self.free(cast.settings.rank))
-        ok = cast.memory is not None and np.shape(cast.memory) == (len(cast.V) + width + 2, width + 1)
-        require(ok, "what the server remembers has another shape")
-        known = denoise.Known.unpacked(cast.memory)
-        sane = known.counts.min() >= denoise.LEAST_COUNT and known.counts.max() <= 1e12 and 0 <= known.noise <= 1e12
-        require(bool(sane), "what the server remembers of counts and noise cannot be")
-
-    def multiplier(self, number: int) -> float:
-        """The noise multiplier of a round's release, for the ledger."""
+        mode = mode_of(settings).mode
         require(
-            1 <= number <= self.rounds,
-            f"the budget was divided among {self.rounds} rounds, this is {number}: start a run of more rounds",
+            settings.normalise == "none",
+            f"with privacy={mode!r} ratings are centred by their public range: normalise='none'",
         )
-        return self._plan[number - 1]
+        require(settings.biases, f"privacy={mode!r} needs biases=True")
+        require(
+            isinstance(settings.make_loss(), Square), f"privacy={mode!r} needs the square loss, got {settings.loss}"
+        )
+        separable = coefficients(settings.penalties(1)[0], settings.width) is not None
+        require(separable, f"privacy={mode!r} needs a separable penalty of the users, such as l2:1.5")
 
-    def own_noise(self, number: int, clients: int) -> float:
-        """The noise that one client adds."""
-        return self.multiplier(number) / math.sqrt(2 * clients // 3 + 1 if self.hidden else 1)
+    def scaling(self, settings: Settings) -> Scaling:
+        """Ratings from -2 to 2, by what everybody knows."""
+        low, high = mode_of(settings).rating_range
+        return Scaling((low + high) / 2, (high - low) / 4)
 
     def free(self, rank: int) -> Array:
         """The columns of U and V that are released: factors, if any, and the bias of items last."""
         return np.array([*range(rank if self.factors else 0), rank])
 
-    def shape(self, cast: Broadcast, items: int) -> tuple[int, int]:
-        """Of what a client sends."""
-        width = 1 if cast.round == 1 else len(self.free(cast.settings.rank))
-        return items + width, width
+    # --- the client
 
-    def turn(self, shard: Shard, state: Users | None, cast: Broadcast) -> tuple[Users, Sums]:
-        self.check(cast.settings)
-        noise = self.own_noise(cast.round, cast.clients)
-        U = users(shard, cast)
-        values = counts(shard) if cast.round == 1 else slopes(shard, U, cast, self.free(cast.settings.rank))
-        return Users(U), Sums.of(release=mechanism.noised(values, noise))
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
+        self.check(broadcast.settings)
+        noise = own_noise(broadcast)
+        U = users(shard, broadcast)
+        first = broadcast.round == 1
+        values = counts(shard) if first else slopes(shard, U, broadcast, self.free(broadcast.settings.rank))
+        return LocalState(U), Sums.of(release=mechanism.noised(values, noise))
 
-    def gather(
-        self, memory: Array | None, reply: Sums, cast: Broadcast, participants: int
-    ) -> tuple[Array | None, Array]:
-        noise = self.own_noise(cast.round, cast.clients) * math.sqrt(participants)
-        free, release = self.free(cast.settings.rank), reply["release"]
-        if cast.round == 1:
+    # --- the server
+
+    def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
+        noise = own_noise(broadcast) * math.sqrt(participants)
+        free, release, V = self.free(broadcast.settings.rank), total["release"], broadcast.V
+        if broadcast.round == 1:
             rated, number = release[:-1, 0] / ITEMS, release[-1, 0] / POOLED
-            known = denoise.opening(rated, number, noise / ITEMS, participants, len(free))
-            return known.packed(), denoise.without_factors(cast.V)
-        assert memory is not None
-        items = len(cast.V)
-        curvature = release[items:] * (MOST_CURVATURE / POOLED)
-        seen = denoise.Seen(release[:items] / ITEMS, curvature, noise / ITEMS, participants)
-        known, V = denoise.advance(denoise.Known.unpacked(memory), seen, cast, free, self.rounds)
-        return known.packed(), V
+            posterior = denoise.opening(rated, number, noise / ITEMS, participants, len(free))
+            return ServerState(posterior.packed(), denoise.without_factors(V), 0)
+        assert server.S is not None
+        curvature = release[len(V) :] * (MAX_CURVATURE / POOLED)
+        seen = denoise.Release(release[: len(V)] / ITEMS, curvature, noise / ITEMS, participants)
+        rounds = mode_of(broadcast.settings).rounds
+        posterior, V = denoise.advance(denoise.Posterior.unpacked(server.S), seen, broadcast, free, rounds)
+        return ServerState(posterior.packed(), V, 0)
+
+    def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
+        return broadcast.shared if server.S is None else Shared({POSTERIOR: server.S})
+
+    def epsilon_spent(self, settings: Settings, rounds: int) -> float | None:
+        """By the plan."""
+        privacy = mode_of(settings)
+        return mechanism.spent([multiplier(privacy, number) for number in range(1, rounds + 1)], privacy.delta)
+
+    # --- what travels
+
+    def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        width = 1 if broadcast.round == 1 else len(self.free(broadcast.settings.rank))
+        return {"release": Part((items + width, width), SUM_BITS)}
+
+    def check_broadcast(self, broadcast: Broadcast) -> None:
+        """Only rounds within the plan, in the public scaling, with a posterior that can be."""
+        multiplier(mode_of(broadcast.settings), max(broadcast.round, 1))
+        scaling = self.scaling(broadcast.settings)
+        require(broadcast.scaling == scaling, f"ratings are scaled by {scaling}, not by {broadcast.scaling}")
+        if broadcast.round <= 1 or broadcast.task != "round":
+            return
+        width, packed = len(self.free(broadcast.settings.rank)), broadcast.shared.arrays.get(POSTERIOR)
+        if packed is None or packed.shape != (len(broadcast.V) + width + 2, width + 1):
+            raise InputError("the server's posterior is missing or has another shape")
+        known = denoise.Posterior.unpacked(packed)
+        sane = known.counts.min() >= denoise.MIN_COUNT and known.counts.max() <= 1e12 and 0 <= known.noise <= 1e12
+        require(bool(sane), "the server's posterior has counts or noise that cannot be")
+
+    def noise_multiplier(self, broadcast: Broadcast) -> float | None:
+        return multiplier(mode_of(broadcast.settings), broadcast.round)
 
 
-def users(shard: Shard, cast: Broadcast) -> Array:
+def mode_of(settings: Settings) -> DP:
+    """The differential privacy that the settings ask for."""
+    if not isinstance(settings.privacy, DP):
+        raise InputError(f"algorithm='dp' needs privacy='dp' or 'dp+secagg', got {settings.privacy.mode!r}")
+    return settings.privacy
+
+
+@lru_cache(maxsize=64)
+def _plan(privacy: DP) -> Sequence[float]:
+    """The noise multiplier of each round's release; computed when it is needed: a model can be read without it."""
+    later = privacy.rounds - 1
+    return mechanism.shares(privacy.epsilon, privacy.delta, [COUNTS] + [(1 - COUNTS) / later] * later)
+
+
+def multiplier(privacy: DP, number: int) -> float:
+    """The noise multiplier of a round's release, for the ledger."""
+    require(
+        1 <= number <= privacy.rounds,
+        f"the budget was divided among {privacy.rounds} rounds, this is {number}: start a run of more rounds",
+    )
+    return _plan(privacy)[number - 1]
+
+
+def own_noise(broadcast: Broadcast) -> float:
+    """The noise that one client adds."""
+    privacy = mode_of(broadcast.settings)
+    sharers = 2 * broadcast.clients // 3 + 1 if privacy.noise_shared else 1
+    return multiplier(privacy, broadcast.round) / math.sqrt(sharers)
+
+
+def users(shard: Shard, broadcast: Broadcast) -> Array:
     """U fitted to V; before there is one, nobody's factors."""
-    settings = cast.settings
-    U = np.zeros((len(shard.users), settings.width), cast.V.dtype)
-    if cast.round <= 2:
+    settings = broadcast.settings
+    U = np.zeros((len(shard.users), settings.width), broadcast.V.dtype)
+    if broadcast.round <= 2:
         U[:, settings.rank] = 1.0
         return U
-    numbers = coefficients(settings.penalties(cast.clients)[0], settings.width)
-    assert numbers is not None  # `Private.check` made sure: each user by itself, whoever else is there
-    return subproblem.exact(Problem(shard.by_user, Square(), cast.scaling), cast.V, U, numbers)
+    numbers = coefficients(settings.penalties(broadcast.clients)[0], settings.width)
+    assert numbers is not None  # `Private.check` made sure that each user is fitted alone
+    return subproblem.exact(by_user(shard, broadcast), broadcast.V, U, numbers)
 
 
 def counts(shard: Shard) -> Array:
@@ -168,20 +190,20 @@ def counts(shard: Shard) -> Array:
     return np.append(ITEMS * rated, POOLED * len(number))[:, None]
 
 
-def slopes(shard: Shard, U: Array, cast: Broadcast, free: Array) -> Array:
-    """A later round: a line of slopes for each item, and the lines of the pooled curvature."""
+def slopes(shard: Shard, U: Array, broadcast: Broadcast, free: Array) -> Array:
+    """A later round: a row of gradients for each item, and the lines of the pooled curvature."""
     ratings = shard.by_user
     number = np.diff(ratings.indptr)
     rows = np.repeat(np.arange(len(number)), number)
     z = np.asarray(U[:, free], np.float64) * denoise.scale(len(free))
     with np.errstate(over="ignore", invalid="ignore"):  # whatever V is, the norm is 1 at most
-        fitted = np.einsum("ka,ka->k", U[rows], cast.V[ratings.indices], dtype=np.float64)
-        pulls = (ratings.data - cast.scaling.mean) / cast.scaling.scale - fitted
-        pulls *= denoise.weight_of(denoise.Known.unpacked(cast.memory))[ratings.indices]
+        fitted = np.einsum("ka,ka->k", U[rows], broadcast.V[ratings.indices], dtype=np.float64)
+        pulls = (ratings.data - broadcast.scaling.mean) / broadcast.scaling.scale - fitted
+        pulls *= denoise.weight_of(denoise.Posterior.unpacked(broadcast.shared.arrays[POSTERIOR]))[ratings.indices]
         length = np.linalg.norm(z, axis=1)
         left = np.sqrt(np.bincount(rows, np.square(pulls), len(number)))
         weights = mechanism.shrink(left * length)
-        weights[(length > LONGEST) | (left > LONGEST) | (left < mechanism.TINY)] = (
+        weights[(length > MAX_NORM) | (left > MAX_NORM) | (left < mechanism.TINY)] = (
             0  # nobody honest: squares that lose digits
         )
     z[weights == 0], pulls[weights[rows] == 0] = 0, 0
@@ -190,7 +212,7 @@ def slopes(shard: Shard, U: Array, cast: Broadcast, free: Array) -> Array:
 
 
 def curvature(z: Array, weights: Array) -> Array:
-    """sum of weight z z', each of norm MOST_CURVATURE at most, in units of that."""
-    most = MOST_CURVATURE / np.maximum(np.square(z).sum(axis=1), mechanism.TINY)
-    cut: Array = (z * np.minimum(weights, most)[:, None]).T @ z / MOST_CURVATURE
+    """sum of weight z z', each of norm MAX_CURVATURE at most, in units of that."""
+    most = MAX_CURVATURE / np.maximum(np.square(z).sum(axis=1), mechanism.TINY)
+    cut: Array = (z * np.minimum(weights, most)[:, None]).T @ z / MAX_CURVATURE
     return cut

@@ -1,40 +1,38 @@
-"""What a reply to a broadcast must hold: the names and shapes of its sums."""
+"""The schema of every reply: the parts common to all algorithms, and the algorithm's own."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
+from fedmc.algorithms import measures
+from fedmc.algorithms.messages import Broadcast, Part, Schema, length
 
-from fedmc.algorithms import curvature
-from fedmc.algorithms.messages import Broadcast
-
-
-def shapes(cast: Broadcast, items: int) -> dict[str, tuple[int, ...]]:
-    """The arrays that a reply to this request must hold, () for a number."""
-    settings, width = cast.settings, cast.settings.width
-    if cast.task == "moments":
-        return {"count": (), "sum": (), "squares": (), "items": (items,)}
-    if cast.task == "scale":
-        return {"users": (), "squares": (width,)}
-    if cast.task == "measure":
-        names = ["loss", "penalty", "nonzeros", "entries"]
-        names += [f"{part}_{what}" for part in ("train", "test", "validation") for what in ("count", "error")]
-        found: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
-        if cast.full:
-            found |= dict.fromkeys(["gap", "stationarity_U", "L_U_high", "L_U_low", "L_V_low", "L_high"], ())
-            found |= {"gradient_V": (items, width)} | ({} if settings.update == "curvature" else {"lagrangian": ()})
-        return found
-    if cast.task == "finish":
-        return {}
-    method: Any = settings.make_method()
-    if settings.private:
-        return {"release": method.shape(cast, items)}
-    columns = curvature.columns(width, settings.penalties(1)[1]) if settings.update == "curvature" else width
-    return {"S": (items, columns), "joined": ()}
+NUMBER_BYTES, ROW_BYTES = 12, 12  # float64 or int64 and its share of the framing; a row's number
+FRAMING = 100_000  # of a message, at most
 
 
-def largest(cast: Broadcast, items: int) -> int:
+def _moments(broadcast: Broadcast, items: int) -> Schema:
+    count = Part(nonnegative=True)
+    return {"count": count, "sum": Part(), "squares": count, "items": Part((items,), sparse=True, nonnegative=True)}
+
+
+def _nothing(broadcast: Broadcast, items: int) -> Schema:
+    return {}
+
+
+COMMON: dict[str, Callable[[Broadcast, int], Schema]] = {
+    "moments": _moments,
+    "measure": measures.schema,
+    "finish": _nothing,
+}
+
+
+def schema_of(broadcast: Broadcast, items: int) -> Schema:
+    """The parts that a reply to this broadcast must hold."""
+    made = COMMON.get(broadcast.task) or broadcast.settings.make_algorithm().schema
+    return made(broadcast, items)
+
+
+def max_bytes(broadcast: Broadcast, items: int) -> int:
     """No honest reply takes more bytes."""
-    numbers = sum(int(np.prod(shape)) for shape in shapes(cast, items).values())
-    return 12 * (numbers + items) + 100_000
+    return NUMBER_BYTES * length(schema_of(broadcast, items)) + ROW_BYTES * items + FRAMING

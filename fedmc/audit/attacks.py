@@ -1,6 +1,6 @@
 """Attacks of a server that keeps to the protocol and is curious: what it can tell from what it sees.
 
-Each is a function of what the server sees (`traces.Seen`, arrays) and of what it knows anyway: the settings, the item
+Each is a function of what the server sees (`Observation`, arrays) and of what it knows anyway: the settings, the item
 factors it sent, the items' popularity, the scale that ratings are on. Whether they succeed is for `audit` to say.
 
     rated_items     which items were rated by a client's users, from that client's messages
@@ -12,7 +12,7 @@ factors it sent, the items' popularity, the scale that ratings are on. Whether t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -21,7 +21,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 from scipy.stats import rankdata
 
-from fedmc.audit.leakage import Pulls, Seen, deviations, evidence, grams, pulls
+from fedmc.algorithms.leakage import Leakage, Observation, Pulls
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
 from fedmc.problem.penalties import coefficients
 from fedmc.types import Array
 
@@ -46,19 +48,25 @@ def auc(scores: Array, labels: Array) -> float:
     return float((ranks[labels].sum() - rated * (rated + 1) / 2) / (rated * (len(labels) - rated)))
 
 
-def rated_items(seen: Sequence[Seen]) -> Array:
+def rated_items(seen: Sequence[Observation]) -> Array:
     """A score for each item, high where a user of the client rated it: from the message that says it clearest."""
-    return max(evidence(seen), key=lambda scores: _widest_gap(scores)[0])
+    return max(leakage_of(seen).evidence(seen), key=lambda scores: _widest_gap(scores)[0])
 
 
-def ratings_of_one(seen: Sequence[Seen], grid: Array | None) -> Recovered | None:
+def leakage_of(seen: Sequence[Observation]) -> Leakage:
+    """What the algorithm behind these messages leaks."""
+    return seen[0].broadcast.settings.make_algorithm().leakage
+
+
+def ratings_of_one(seen: Sequence[Observation], grid: Array | None) -> Recovered | None:
     """All ratings of a client with one user, from its first message; None where this attack does not apply."""
-    first = seen[:1]
-    settings, (mean, scale) = first[0].cast.settings, first[0].cast.scaling
-    if settings.make_method() is None and settings.update == "curvature":
-        items, candidates = _from_curvature(first)
+    first, leakage = seen[:1], leakage_of(seen)
+    settings, (mean, scale) = first[0].broadcast.settings, first[0].broadcast.scaling
+    moments = leakage.grams(first)
+    if moments is not None:
+        items, candidates = _from_curvature(first[0].broadcast, *moments)
     else:
-        found = pulls(first)
+        found = leakage.pulls(first)
         if not found or not (settings.biases or grid is not None):
             return None
         items, candidates = _from_pulls(found[0], settings, None if grid is None else (grid - mean) / scale)
@@ -76,11 +84,10 @@ def nearest(ratings: Array, grid: Array) -> Array:
     return rounded
 
 
-def _from_curvature(seen: Sequence[Seen]) -> tuple[Array, list[Array]]:
+def _from_curvature(broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, list[Array]]:
     """G = z z', b = (m - bias of the user) z: m up to that bias, which the user's own ridge equation gives."""
-    cast, (G, b) = seen[0].cast, grams(seen)
     items = np.flatnonzero(stands_out(np.trace(G, axis1=1, axis2=2)))
-    G, b, settings = G[items], b[items], cast.settings
+    G, b, settings = G[items], b[items], broadcast.settings
     if not settings.biases:
         z = _direction(G.reshape(-1, G.shape[2]))
         size = np.sqrt(np.abs(np.einsum("a,jab,b->j", z, G, z)).mean())
@@ -88,11 +95,11 @@ def _from_curvature(seen: Sequence[Seen]) -> tuple[Array, list[Array]]:
     u, less_bias = G[0, -1] / G[0, -1, -1], b[:, -1] / G[:, -1, -1]
     penalty = coefficients(settings.penalty_at_entry, settings.width)
     weight = 0.0 if penalty is None else float(penalty.l2[settings.rank + 1])
-    left = less_bias - cast.V[items][:, : settings.rank + 1] @ u
+    left = less_bias - broadcast.V[items][:, : settings.rank + 1] @ u
     return items, [less_bias + (left.sum() / weight if weight else -less_bias.mean())]
 
 
-def _from_pulls(one: Pulls, settings: Any, grid: Array | None) -> tuple[Array, list[Array]]:
+def _from_pulls(one: Pulls, settings: Settings, grid: Array | None) -> tuple[Array, list[Array]]:
     """Rows (m - u'w) u: their direction is u's; its length is known where a column of u is 1, else the scale tells."""
     items = np.flatnonzero(stands_out(np.linalg.norm(one.rows, axis=1)))
     rows, W = one.rows[items], one.W[items]
@@ -108,12 +115,13 @@ def _from_pulls(one: Pulls, settings: Any, grid: Array | None) -> tuple[Array, l
     return items, [a * along + left / a for a in real] or [np.zeros(len(items))]
 
 
-def persons(seen: Sequence[Seen]) -> list[Array]:
+def persons(seen: Sequence[Observation]) -> list[Array]:
     """Lists of items, each rated by one and the same person."""
-    settings = seen[0].cast.settings
-    if settings.make_method() is None and settings.update == "curvature":
-        return _by_factors(*grams(seen[:1]))
-    rows = deviations(seen if "release" in seen[0].parts else seen[:1])
+    leakage = leakage_of(seen)
+    moments = leakage.grams(seen[:1])
+    if moments is not None:
+        return _by_factors(*moments)
+    rows = leakage.deviations(leakage.clearest(seen))
     return _by_direction(rows[-1]) if rows else []
 
 
@@ -142,7 +150,7 @@ def _by_factors(G: Array, b: Array) -> list[Array]:
     return [np.array(items) for items in linked if len(items) > 1]
 
 
-def _untangle(item: int, G: Array, pairs: Any, known: list[Array], linked: list[list[int]]) -> None:
+def _untangle(item: int, G: Array, pairs: tuple[Array, Array], known: list[Array], linked: list[list[int]]) -> None:
     """Add the item to the persons whose z z' add up to G; a rest of rank one is a person not met before."""
     if not known or (_counted(known) and G[-1, -1] > CROWD + 0.5):
         return
@@ -179,7 +187,7 @@ def _root(G: Array) -> Array:
     return z if z[-1] >= 0 else -z
 
 
-def _same(points: Array, blur: Any = SAME) -> list[Array]:
+def _same(points: Array, blur: float | Array = SAME) -> list[Array]:
     """Groups of points that are the same but for how blurred each of them is."""
     if len(points) == 0:
         return []
@@ -192,9 +200,9 @@ def _same(points: Array, blur: Any = SAME) -> list[Array]:
     return np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
 
 
-def in_a_sum(sums: Sequence[Seen], took_part: Sequence[bool], popularity: Array) -> dict[str, Array]:
+def in_a_sum(sums: Sequence[Observation], took_part: Sequence[bool], popularity: Array) -> dict[str, Array]:
     """Scores for the items of one client, from the sums of rounds that it took part in, or not; by their name."""
-    sizes = [_size_of_sum(one) for one in sums]
+    sizes = [leakage_of(sums).sum_size(one) for one in sums]
     present = [size for size, there in zip(sizes, took_part, strict=True) if there]
     absent = [size for size, there in zip(sizes, took_part, strict=True) if not there]
     expected = np.sqrt(popularity + 1.0)
@@ -213,14 +221,6 @@ def blended(scores: Array, popularity: Array) -> dict[str, Array]:
     """What noisy evidence and popularity say together, for several ideas of how noisy it is."""
     own, known = rankdata(scores), rankdata(popularity)
     return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
-
-
-def _size_of_sum(one: Seen) -> Array:
-    settings = one.cast.settings
-    if "release" in one.parts or (settings.make_method() is None and settings.update == "curvature"):
-        return evidence([one])[0]
-    rows = next(one.parts[name] for name in ("S", "gradient", "W") if name in one.parts)
-    return np.asarray(np.linalg.norm(rows - one.known, axis=1))
 
 
 def stands_out(scores: Array) -> Array:

@@ -11,22 +11,22 @@ the engine is the simulation's own, with somebody listening.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.settings import Settings
 from fedmc.audit import attacks, results
-from fedmc.audit.leakage import Seen
 from fedmc.audit.masking import masked_round
-from fedmc.audit.observer import Planned, Watched, watch
-from fedmc.audit.results import Finding
+from fedmc.audit.observer import Observer, Planned, watch
+from fedmc.audit.results import Finding, Linked
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
-from fedmc.privacy.secagg.cohorts import cohort as hiding
-from fedmc.training.sampling import Passes
+from fedmc.training.aggregation import SecureSum, aggregation_of
+from fedmc.training.sampling import Passes, sampler_of
 from fedmc.types import Array
 
 MEMBERS = 20  # of a cohort that go through the masks: the costs grow with their square
@@ -77,13 +77,13 @@ def audit(
     """The attacks on a run of these settings over `number` rounds, against at most `targets` of its clients."""
     require(number >= 1, f"rounds must be at least 1, got {number}")
     require(targets >= 1, f"targets must be at least 1, got {targets}")
-    require(not settings.undecided, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
-    few = "secagg" in settings.privacy and len(shards) < settings.min_cohort
-    require(not few, f"{len(shards)} clients are too few to hide among, min_cohort is {settings.min_cohort}: lower it")
+    require(not settings.needs_tuning, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
+    settings.privacy.check_run(len(shards), settings.active, None, full=False)
     on_step("running the configuration")
     truth, cohort = Clients.of(shards), first_cohort(len(shards), settings)
     chosen = cohort[:targets]
-    if "secagg" not in settings.privacy:
+    aggregation = aggregation_of(settings.privacy)
+    if not isinstance(aggregation, SecureSum):  # mode: what there is to attack depends on what the server sees
         engine = watch(shards, settings, chosen, number)
         on_step("attacking each client's messages")
         return of_messages(truth, engine, chosen)
@@ -92,20 +92,18 @@ def audit(
     found = of_masked(truth, engine, chosen)
     on_step("attacking the sums")
     found += of_sums(truth, engine, chosen)
-    on_step("letting newcomers in")
-    return found if settings.private else found + of_newcomers(truth, settings, min(targets, 5))
+    on_step("admitting newcomers")
+    return found + of_newcomers(truth, settings, min(targets, 5), aggregation.min_cohort)
 
 
 def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
     """Who takes part in the first round."""
-    drawn = tuple(int(client) for client in settings.make_sampler(clients).draw(1, clients, settings.seed))
-    if "secagg" not in settings.privacy:
-        return drawn
-    there = set(range(clients)) if settings.entry == "all" else set()
-    return hiding(drawn, there, clients, settings.min_cohort, 1)
+    drawn = tuple(int(client) for client in sampler_of(settings, clients).draw(1, clients, settings.seed))
+    joined = set(range(clients)) if settings.entry == "all" else set()
+    return aggregation_of(settings.privacy).participants(drawn, joined, clients, 1)
 
 
-def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
     """The attacks on what each of these clients sent."""
     heard = {client: engine.heard[client] for client in targets if engine.heard[client]}
     if not heard:
@@ -123,10 +121,10 @@ def of_messages(truth: Clients, engine: Watched, targets: Sequence[int]) -> list
     return found
 
 
-def _told(truth: Clients, heard: dict[int, list[Seen]]) -> float:
+def _told(truth: Clients, heard: dict[int, list[Observation]]) -> float:
     """Mean AUC of the attack on messages; where they are noised, with as much popularity in it as serves it best."""
     alone = {client: attacks.rated_items(seen) for client, seen in heard.items()}
-    if "release" not in next(iter(heard.values()))[0].parts:
+    if not attacks.leakage_of(next(iter(heard.values()))).noised:
         return float(np.nanmean([_rated(truth, client, scores) for client, scores in alone.items()]))
     right: dict[str, list[float]] = {}
     for client, scores in alone.items():
@@ -139,7 +137,7 @@ def _rated(truth: Clients, client: int, scores: Array) -> float:
     return attacks.auc(scores, count_items(truth.shards[client]) > 0)
 
 
-def _ratings(truth: Clients, heard: dict[int, list[Seen]]) -> list[Finding]:
+def _ratings(truth: Clients, heard: dict[int, list[Observation]]) -> list[Finding]:
     """Rating for rating of clients with one user."""
     tried = {client: attacks.ratings_of_one(seen, truth.grid) for client, seen in heard.items()}
     found = {client: recovered for client, recovered in tried.items() if recovered is not None}
@@ -167,16 +165,6 @@ def _guessed(truth: Clients, client: int) -> int:
     return int((np.abs(usual[shard.by_user.indices] - shard.by_user.data) < 1e-3).sum())
 
 
-class Linked(NamedTuple):
-    """How linking items to persons went."""
-
-    separated: int  # persons with two items or more that were linked, all of them theirs
-    users: int
-    right: int  # (person, item) pairs that were linked rightly
-    said: int
-    ratings: int
-
-
 def linked(groups: Sequence[Array], by_user: sparse.csr_array) -> Linked:
     """Each group is held to be of the user who rated most of its items."""
     rated = by_user.tocsc()
@@ -189,7 +177,7 @@ def linked(groups: Sequence[Array], by_user: sparse.csr_array) -> Linked:
     return Linked(len(found), by_user.shape[0], right, said, by_user.nnz)
 
 
-def of_masked(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+def of_masked(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
     """The first messages as the server gets them under secure aggregation: one masked upload each."""
     members = list(engine.heard)[:MEMBERS]
     hidden = masked_round({client: engine.heard[client][0] for client in members})
@@ -199,7 +187,7 @@ def of_masked(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[F
     return [results.items(results.MASKED, float(np.nanmean(right)), float(np.nanmean(guess)), len(chosen))]
 
 
-def of_sums(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Finding]:
+def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
     """The attacks on the sums alone: the strongest of several scores for each client's items, and persons."""
     size = len(engine.cohorts[-1])
     right: dict[str, list[float]] = {}
@@ -217,13 +205,14 @@ def of_sums(truth: Clients, engine: Watched, targets: Sequence[int]) -> list[Fin
     ]
 
 
-def of_newcomers(truth: Clients, settings: Settings, lone: int) -> list[Finding]:
+def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int) -> list[Finding]:
     """Clients that come late, alone among clients that are long there, or with others; only sums are looked at.
 
     The rule that makes newcomers wait for each other is left out here, to show what it is for.
     """
-    p, size = len(truth.shards), min(settings.min_cohort, len(truth.shards) // 3)
-    if settings.entry != "first-turn" or size < 2:
+    p, size = len(truth.shards), min(min_cohort, len(truth.shards) // 3)
+    cumulative = settings.make_algorithm().cumulative  # elsewhere a newcomer's message is like any other
+    if settings.entry != "first-turn" or size < 2 or not cumulative:
         return []
     lone = max(1, min(lone, p - 2 * size))
     there = p - size - lone
@@ -231,7 +220,7 @@ def of_newcomers(truth: Clients, settings: Settings, lone: int) -> list[Finding]
     quiet = [Passes(size).draw(k, there, settings.seed) for k in range(1, lone + 1)]
     alone = [(*cohort[: size - 1], there + k) for k, cohort in enumerate(quiet)]
     batch = tuple(range(p - size, p))
-    plan: list[Any] = [*settling, *quiet, *alone, batch]
+    plan: list[Iterable[int]] = [*settling, *quiet, *alone, batch]
     told = Planned(tuple(tuple(int(client) for client in cohort) for cohort in plan))
     engine = watch(truth.shards, settings.replace(sampler=told, privacy="plain"), (0,), len(plan))
     usual, at = engine.sums[len(settling) :][:lone], len(settling) + lone
@@ -240,7 +229,9 @@ def of_newcomers(truth: Clients, settings: Settings, lone: int) -> list[Finding]
     return [results.newcomers(size, False, *single, lone), results.newcomers(size, True, *many, len(batch))]
 
 
-def _newcomers(truth: Clients, usual: list[Seen], came: Sequence[tuple[Seen, int]]) -> tuple[float, float]:
+def _newcomers(
+    truth: Clients, usual: list[Observation], came: Sequence[tuple[Observation, int]]
+) -> tuple[float, float]:
     """AUC of the best score, and of popularity, for clients that came with these sums; `usual` are sums without."""
     right: dict[str, list[float]] = {}
     guess = []

@@ -1,22 +1,26 @@
-"""A round of secure aggregation in one process, by the real members and collector: what an upload looks like."""
+"""A round of secure aggregation in one process, by the real members and aggregator: what an upload looks like."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedmc.audit.leakage import Seen
-from fedmc.errors import InputError, require
+from fedmc.algorithms.leakage import Observation
+from fedmc.algorithms.messages import SUM_BITS
+from fedmc.errors import require
+from fedmc.privacy.secagg.aggregator import Aggregator
 from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
-from fedmc.training.fixed_point import STEP_OF_SUMS
+from fedmc.privacy.secagg.member import Member
+from fedmc.privacy.secagg.session import Session, threshold_of
 from fedmc.types import Array
 
 
-def masked_round(messages: Mapping[int, Seen]) -> dict[int, Seen]:
+def masked_round(messages: Mapping[int, Observation]) -> dict[int, Observation]:
     """Each client's message as it arrives at the server: masked words, read as the numbers they are not.
 
-    The collector's sum is checked against the sum of what was hidden.
+    The aggregator's sum is checked against the sum of what was hidden.
     """
     require(len(messages) >= 3, f"a masked sum takes a cohort of at least 3 clients, got {len(messages)}: raise active")
     names = [name for name, part in next(iter(messages.values())).parts.items() if np.ndim(part)]
@@ -27,14 +31,14 @@ def masked_round(messages: Mapping[int, Seen]) -> dict[int, Seen]:
     return {client: _read(seen, names, hidden[client]) for client, seen in messages.items()}
 
 
-def _words(seen: Seen, names: list[str], clients: int) -> Array:
+def _words(seen: Observation, names: list[str], clients: int) -> Array:
     whole = np.concatenate([np.ravel(seen.parts[name]) for name in names])
-    return to_fixed(whole, STEP_OF_SUMS, limit_of(clients, STEP_OF_SUMS)).view(np.uint64)
+    return to_fixed(whole, SUM_BITS, limit_of(clients, SUM_BITS)).view(np.uint64)
 
 
-def _read(seen: Seen, names: list[str], words: Array) -> Seen:
+def _read(seen: Observation, names: list[str], words: Array) -> Observation:
     """The words as numbers of the message's shape; single numbers, which say how many joined, stay."""
-    values, parts, at = from_fixed(words.view(np.int64), STEP_OF_SUMS), dict(seen.parts), 0
+    values, parts, at = from_fixed(words.view(np.int64), SUM_BITS), dict(seen.parts), 0
     for name in names:
         size = seen.parts[name].size
         parts[name] = values[at : at + size].reshape(seen.parts[name].shape)
@@ -44,21 +48,15 @@ def _read(seen: Seen, names: list[str], words: Array) -> Seen:
 
 def _protocol(words: Mapping[int, Array]) -> tuple[dict[int, Array], Array]:
     """All four stages with nobody lost: the uploads, and their sum unmasked."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        from fedmc.privacy.secagg.protocol import Collector, Member, Session, threshold_of
-    except ImportError:
-        raise InputError("masks need the package `cryptography`: pip install 'fedmc[flower]'") from None
     cohort = tuple(sorted(words))
     session = Session("audit", 1, cohort, threshold_of(len(cohort)), len(words[cohort[0]]))
     identities = {client: Ed25519PrivateKey.generate() for client in cohort}
     pinned = {client: identity.public_key() for client, identity in identities.items()}
     members = {client: Member(client, identities[client], pinned, session, 3) for client in cohort}
-    collector = Collector(session, pinned)
-    adverts = collector.take_adverts({client: member.advertise() for client, member in members.items()})
-    sealed = collector.take_sealed({client: member.share(adverts) for client, member in members.items()})
+    aggregator = Aggregator(session, pinned)
+    adverts = aggregator.take_adverts({client: member.advertise() for client, member in members.items()})
+    sealed = aggregator.take_sealed({client: member.share(adverts) for client, member in members.items()})
     hidden = {client: member.mask(sealed[client], words[client]) for client, member in members.items()}
-    survivors = collector.take_hidden(hidden)
-    signed = collector.take_signatures({client: member.confirm(survivors) for client, member in members.items()})
-    return hidden, collector.unmask({client: member.reveal(signed) for client, member in members.items()})
+    survivors = aggregator.take_hidden(hidden)
+    signed = aggregator.take_signatures({client: member.confirm(survivors) for client, member in members.items()})
+    return hidden, aggregator.unmask({client: member.reveal(signed) for client, member in members.items()})

@@ -1,4 +1,4 @@
-"""The simulation with an ear at the server: what some clients send, and what every cohort's messages add up to."""
+"""The simulation as a curious server sees it: what some clients send, and what every cohort's messages add up to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 
 import numpy as np
 
-from fedmc.algorithms.messages import CHANGING, Broadcast, Sums, add_up
+from fedmc.algorithms.leakage import Observation
+from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums, add_up
 from fedmc.algorithms.settings import Settings
-from fedmc.audit.leakage import Seen
 from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.training.local import LocalEngine
@@ -20,41 +20,38 @@ from fedmc.types import Array
 MESSAGES = 3  # of each client that is looked at: more say nothing new
 
 
-class Watched(LocalEngine):
-    """The simulation, with an ear at the server: the messages of some clients, and the sum of every round."""
+class Observer(LocalEngine):
+    """The simulation as a curious server sees it: the messages of some clients, and the sum of every round."""
 
     def __init__(self, shards: Sequence[Shard], listen_to: Sequence[int]) -> None:
         super().__init__(shards)
-        self.heard: dict[int, list[Seen]] = {client: [] for client in listen_to}
-        self.sums: list[Seen] = []
+        self.heard: dict[int, list[Observation]] = {client: [] for client in listen_to}
+        self.sums: list[Observation] = []
         self.cohorts: list[tuple[int, ...]] = []
         self._sent: dict[int, Array] = {}
 
-    def ask(self, cast: Broadcast, clients: Sequence[int]) -> Sums:
-        if cast.task not in CHANGING:
-            return super().ask(cast, clients)
+    def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
+        if broadcast.task not in STATEFUL_TASKS:
+            return super().ask(broadcast, clients)
         cohort = tuple(sorted(clients))
         apart = [client for client in cohort if client in self.heard]
         rest = [client for client in cohort if client not in self.heard]
-        messages = [super(Watched, self).ask(cast, [client]) for client in apart]
+        messages = [super(Observer, self).ask(broadcast, [client]) for client in apart]
         for client, message in zip(apart, messages, strict=True):
             if len(self.heard[client]) < MESSAGES:
-                self.heard[client].append(Seen(cast, message.parts))
-        total = add_up([*messages, super().ask(cast, rest)] if rest else messages)
-        copy = {name: np.array(part) for name, part in total.parts.items()}
-        self.sums.append(Seen(cast, copy, self._accounted_for(cast, cohort, copy)))
+                self.heard[client].append(Observation(broadcast, parts_of(message)))
+        total = add_up([*messages, super().ask(broadcast, rest)] if rest else messages)
+        copy = {name: np.array(part) for name, part in parts_of(total).items()}
+        leakage = broadcast.settings.make_algorithm().leakage
+        accounted = leakage.accounted(broadcast, cohort, self._sent, copy)
+        self.sums.append(Observation(broadcast, copy, accounted))
         self.cohorts.append(cohort)
-        self._sent |= dict.fromkeys(cohort, cast.V)
+        self._sent |= dict.fromkeys(cohort, broadcast.V)
         return total
 
-    def _accounted_for(self, cast: Broadcast, cohort: tuple[int, ...], parts: dict[str, Array]) -> Array | float:
-        """What the sum would be had nobody rated anything (and clients that do not step only go along with V)."""
-        if "W" in parts and "control" not in parts:
-            return np.asarray(parts.get("weight", len(cohort)) * cast.V)
-        if "S" not in parts or cast.settings.update == "curvature":
-            return 0.0
-        moved = sum(cast.V - self._sent[client] if client in self._sent else cast.V for client in cohort)
-        return np.asarray(cast.beta * moved)
+
+def parts_of(sums: Sums) -> dict[str, Array]:
+    return {name: sums[name] for name in sums.parts}
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,10 @@ class Planned:
         return np.full(clients, 1 / clients)
 
 
-def watch(shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int) -> Watched:
+def watch(shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int) -> Observer:
     """Run so many rounds and listen."""
     require(len(listen_to) > 0, "nobody takes part in the first round: raise active")
-    engine = Watched(shards, listen_to)
+    engine = Observer(shards, listen_to)
     for _ in islice(rounds(engine, settings, measure_every=number + 1), number + 1):
         pass
     return engine

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from fedmc.privacy import modes
 
 EACH = "each client's messages"
 MASKED = "one masked upload"
@@ -10,16 +12,18 @@ MASKED = "one masked upload"
 HARDLY = 0.02  # an advantage up to here says hardly anything about a single client
 
 
-SAID = {
-    "plain": "nothing is hidden, the server sees the message of every client.",
-    "secagg": "the server sees masked uploads and the sums of cohorts, never a client's own message.",
-    "dp": "what leaves a client is noised for each of its users, within the epsilon that was set.",
-    "dp+secagg": "the server sees masked uploads and noised sums; the noise is shared among the clients.",
-}
-
-
 def sum_of(clients: int) -> str:
     return f"the sum of {clients} clients"
+
+
+class Linked(NamedTuple):
+    """How linking items to persons went."""
+
+    separated: int  # persons with two items or more that were linked, all of them theirs
+    users: int
+    right: int  # (person, item) pairs that were linked rightly
+    said: int
+    ratings: int
 
 
 class Finding(NamedTuple):
@@ -40,7 +44,7 @@ class Finding(NamedTuple):
     def advantage(self) -> float:
         return self.attack - (self.guess or 0.0)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """For JSON: what is not a number is null."""
         plain = self._asdict() | {"advantage": self.advantage}
         return {name: None if value != value else value for name, value in plain.items()}
@@ -78,7 +82,7 @@ def ratings(sees: str, attack: float, guess: float | None, clients: int) -> Find
     return Finding("the ratings themselves", sees, "ratings read off exactly", attack, guess, meaning + beside)
 
 
-def persons(sees: str, found: Any, clients: int) -> Finding:
+def persons(sees: str, found: Linked, clients: int) -> Finding:
     """Items linked to one person. Popularity says nothing about who; the guess is nobody."""
     share = found.separated / max(found.users, 1)
     if not found.said:
@@ -94,7 +98,8 @@ def persons(sees: str, found: Any, clients: int) -> Finding:
 
 def summary(mode: str, findings: list[Finding]) -> list[str]:
     """What to make of it, in a few sentences."""
-    said = f"privacy={mode}: {SAID[mode]}" if mode in SAID else f"privacy={mode}."
+    known = mode in modes.MODES
+    said = f"privacy={mode}: {modes.parse(mode, {}).summary()}" if known else f"privacy={mode}."
     open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY and not one.supposed]
     if not open_to:
         return [said, f"No attack tried here beats the guess by more than {HARDLY}. Others may exist."]

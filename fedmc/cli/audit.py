@@ -74,7 +74,7 @@ def audit(
             preset, rank=rank, active=active, method=method, beta=parse_beta(beta), loss=loss,
             penalty_users=penalty_users, penalty_items=penalty_items, inner_steps=inner_steps, update=update,
             sampler=sampler, normalise=normalise, dtype=dtype, seed=seed, privacy=mode, min_cohort=min_cohort,
-            **parse_dp(mode, epsilon, delta, ratings, max(rounds, 2)),
+            **parse_dp(epsilon, delta, ratings, max(rounds, 2)),
         )
         for mode in privacy.split(",")
     ]  # fmt: skip
@@ -82,7 +82,7 @@ def audit(
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)
-    found = {settings.privacy: _attack(federation.shards, settings, rounds, targets) for settings in made}
+    found = {settings.privacy.mode: _attack(federation.shards, settings, rounds, targets) for settings in made}
     for mode, findings in found.items():
         _print_findings(mode, findings)
     about = {"source": without_password(source), "clients": len(federation.shards), "rounds": rounds}
@@ -98,10 +98,10 @@ def audit(
 
 def _attack(shards: Sequence[Shard], settings: Settings, rounds: int, targets: int) -> list[Finding]:
     with progress_bar() as bar:
-        task = bar.add_task(settings.privacy, total=None)
+        task = bar.add_task(settings.privacy.mode, total=None)
 
         def on_step(step: str) -> None:
-            bar.update(task, description=f"{settings.privacy}: {step}")
+            bar.update(task, description=f"{settings.privacy.mode}: {step}")
 
         return attacks.audit(shards, settings, number=rounds, targets=targets, on_step=on_step)
 

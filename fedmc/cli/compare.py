@@ -15,7 +15,7 @@ from fedmc.cli.parsing import parse_integers, parse_names
 from fedmc.data import splits
 from fedmc.evaluation import runner, tables
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.study import CENTRAL, FEDERATED, Case, Figure, Panel, Study
+from fedmc.evaluation.study import Case, Figure, Panel, Study, label_of, options_for
 from fedmc.evaluation.tables import Line
 from fedmc.report.comparison import write_report
 from fedmc.report.html import short
@@ -105,15 +105,9 @@ def reproduce(
 
 
 def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: int) -> Case:
-    """The method with those of the options that it has."""
-    given: dict[str, int | float | str] = {"rank": rank}
-    if name == "fedmc-paper":
-        given |= {"beta": beta, "inner_steps": inner_steps}
-    elif penalty is not None and name != "biases":
-        given["penalty_users"] = penalty
-    if name in FEDERATED and not name.startswith("fedmc"):
-        given["inner_steps"] = inner_steps
-    return Case((FEDERATED | CENTRAL).get(name, name), name, given)
+    """The method with those of the options that it takes."""
+    given: dict[str, object] = {"rank": rank, "penalty_users": penalty, "beta": beta, "inner_steps": inner_steps}
+    return Case(label_of(name), name, options_for(name, given))
 
 
 def _run(study: Study, folder: Path) -> None:

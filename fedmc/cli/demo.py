@@ -16,7 +16,6 @@ from fedmc.data.partition import Federation, assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
-from fedmc.privacy.claims import claim
 from fedmc.report.run import write_report
 from fedmc.training import simulation
 from fedmc.training.simulation import Run
@@ -38,7 +37,7 @@ def demo(
     owner = assign_users(len(ratings.users), CLIENTS, seed)
     settings = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed)
     federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
-    typer.echo(claim(settings), err=True)
+    typer.echo(settings.privacy.claim(), err=True)
     warm_up(settings, federation)
     with rounds_bar(ROUNDS) as show:
         run = simulation.train(federation, settings, Stop(ROUNDS), on_round=show)
@@ -60,7 +59,7 @@ def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, flo
     """The run folder, with a report that shows the alternatives too."""
     about: dict[str, str | int] = {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
     with folder.staged() as staged:
-        staged.write_settings(settings.to_dict() | about)
+        staged.write_settings({**settings.to_dict(), **about})
         for round in run.history:
             staged.append(round.record())
         run.model.save(staged.path / "model.npz")

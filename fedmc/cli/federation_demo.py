@@ -75,7 +75,7 @@ def _train(folder: Path, rounds: int) -> dict[str, float | bool | None]:
     run = create_run(config, settings, Order(rounds, patience=120, name="demo"))
     start_run(config, run, detach=False, as_json=False)
     simulated_items, simulated_rmse = simulated(folder, run.plan())
-    items = checkpoint.load(run.path / "server.npz").cast.V
+    items = checkpoint.load(run.path / "server.npz").checkpoint.broadcast.V
     same, rmse = items.tobytes() == simulated_items.tobytes(), last_rmse(run.history())
     equal = "equal bit for bit" if same else "DIFFER"
     print_text(f"test RMSE: federation {rmse:.4f}, simulation {simulated_rmse:.4f}; item factors {equal}")

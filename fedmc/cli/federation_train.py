@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.settings import Settings, usual_update
 from fedmc.cli import options
 from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
 from fedmc.cli.parsing import parse_beta, parse_dp
@@ -18,9 +18,11 @@ from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.server.running import RunFolder, RunPlan
 from fedmc.federation.setup import identities
-from fedmc.federation.setup.layout import ServerConfig, least_of, load_server
+from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
-from fedmc.privacy.claims import claim
+from fedmc.privacy.modes import cohort_for
+from fedmc.training.aggregation import is_masked
+from fedmc.training.sampling import sampler_of
 
 Option = typer.Option
 MAX_NAME = 80  # letters of a run's name; with its random ending it is still a valid id
@@ -87,14 +89,14 @@ def train(
     """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
-    if update is None and preset == "fast" and active in (None, p) and "dp" not in privacy:
-        update = "exact"  # as accurate where all take part, a seventh of the bytes, and it reveals less
+    if update is None:
+        update = usual_update(preset, everybody=active in (None, p))
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         penalty_items=penalty_items, beta=parse_beta(beta), inner_steps=inner_steps, method=method, loss=loss,
         sampler=sampler, normalise=normalise, dtype=dtype, seed=seed, privacy=privacy, clip=clip,
-        min_cohort=least_of(config.organisations) if min_cohort is None else min_cohort,
-        **parse_dp(privacy, epsilon, delta, ratings, rounds),
+        min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
+        **parse_dp(epsilon, delta, ratings, rounds),
     )  # fmt: skip
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
     start_run(config, folder, detach, as_json)
@@ -116,7 +118,7 @@ def resume(
 def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFolder:
     """Check everything, then write the run's plan into a new folder."""
     p = len(config.organisations)
-    _check_settings(settings, p)
+    _check_settings(settings, p, order.rounds)
     quorum = _check_order(order, settings, p)
     superlink.control_port(config)
     going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
@@ -127,29 +129,27 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     folder = RunFolder(config.runs / name)
     require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
     catalogue, nodes = config.catalogue(), superlink.registered(config)
-    names = list(config.organisations)
+    names, masked = list(config.organisations), is_masked(settings.privacy.mode)
     new = [one for one in names if one not in nodes]
     require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
-    public = [key for _, key in identities.load(config.path(identities.LIST))] if settings.hidden else []
+    public = [key for _, key in identities.load(config.path(identities.LIST))] if masked else []
     folder.write_plan(
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
             len(catalogue), order.rounds, order.measure_every, order.patience, quorum, tuple(public),
         )
     )  # fmt: skip
-    typer.echo(claim(settings), err=True)
+    typer.echo(settings.privacy.claim(), err=True)
     return folder
 
 
-def _check_settings(settings: Settings, organisations: int) -> None:
+def _check_settings(settings: Settings, organisations: int, rounds: int) -> None:
     """Refuse settings that this federation cannot run."""
-    p, cohort = organisations, settings.min_cohort
-    enough = p >= 3 or not settings.hidden
-    require(enough, f"{p} organisations cannot hide among each other: --privacy plain, if all accept it")
-    require(cohort <= max(p, 3), f"--min-cohort must be at most {p}, the number of organisations, got {cohort}")
-    require(not settings.undecided, "--penalty-users auto needs a simulation: run `fedmc tune` on ratings of your own")
+    tuned = not settings.needs_tuning
+    require(tuned, "--penalty-users auto needs a simulation: run `fedmc tune` on ratings of your own")
     portable(settings)
-    settings.make_sampler(p)
+    sampler_of(settings, organisations)
+    settings.privacy.check_run(organisations, settings.active, rounds, full=False)
 
 
 def _check_order(order: Order, settings: Settings, organisations: int) -> int:

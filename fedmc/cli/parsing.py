@@ -39,10 +39,8 @@ def parse_beta(text: str | None) -> float | Literal["auto"] | None:
         raise InputError(f"beta must be a number above 0 or 'auto', got {text!r}") from None
 
 
-def parse_dp(privacy: str, epsilon: float, delta: float, ratings: str, rounds: int) -> DPSettings:
-    """The settings of differential privacy; none in the other modes."""
-    if not privacy.startswith("dp"):
-        return {}
+def parse_dp(epsilon: float, delta: float, ratings: str, rounds: int) -> DPSettings:
+    """The settings of differential privacy, which other modes leave out."""
     try:
         low, high = (float(part) for part in ratings.split(","))
     except ValueError:

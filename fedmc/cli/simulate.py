@@ -19,7 +19,6 @@ from fedmc.training import memory, simulation
 from fedmc.training.rounds import Round
 from fedmc.training.tuning import Trial
 
-MAX_ACTIVE = 10  # clients sampled in a round, where nothing is said
 COMPILING = "compiling for this machine, the first time only: about 15 seconds\n"
 
 
@@ -46,9 +45,8 @@ class Interrupt:
 
 
 def set_active(settings: Settings, active: int | None, clients: int) -> Settings:
-    """The settings with the number of clients sampled in a round: with dp all, otherwise at most 10, if not given."""
-    default = clients if settings.private else min(clients, MAX_ACTIVE)
-    return settings.replace(active=default if active is None else active)
+    """The settings with the number of clients sampled in a round: as the privacy mode says if not given."""
+    return settings.replace(active=settings.privacy.default_active(clients) if active is None else active)
 
 
 def check_memory(federation: Federation, settings: Settings, rounds: int, spill: bool = False) -> None:

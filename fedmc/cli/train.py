@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from fedmc.algorithms.settings import DP_ROUNDS, Settings
+from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
 from fedmc.cli.lazy import resolve
@@ -18,14 +18,14 @@ from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
-from fedmc.privacy.claims import claim
+from fedmc.privacy import modes
 from fedmc.training import simulation, tuning
 from fedmc.training.rounds import Round
+from fedmc.training.sampling import sampler_of
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
 Option = typer.Option
-ROUNDS = 50
 WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib: only where a report is asked for
 
 
@@ -48,7 +48,8 @@ def train(
     clients: options.Clients = 10,
     active: options.Active = None,
     rounds: Annotated[
-        int | None, Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {DP_ROUNDS} with dp")
+        int | None,
+        Option(help="Number of communication rounds.", show_default=f"{modes.ROUNDS}, or {modes.DP_ROUNDS} with dp"),
     ] = None,
     preset: options.Preset = "fast",
     penalty_users: options.TunedPenaltyUsers = None,
@@ -102,7 +103,7 @@ def train(
     Ctrl-C stops after the current round and saves the run.
     """
     if rounds is None:
-        rounds = DP_ROUNDS if privacy.startswith("dp") else ROUNDS
+        rounds = modes.parse(privacy, {}).default_rounds
     folder = RunFolder(out, overwrite)
     plan = Plan(
         source, parse_names(columns), query, duplicates, catalogue, unknown_items, test, validation, partition,
@@ -112,7 +113,7 @@ def train(
         preset, rank=rank, active=active, method=method, beta=parse_beta(beta), loss=loss, penalty_users=penalty_users,
         penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
         dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort, clip=clip,
-        **parse_dp(privacy, epsilon, delta, ratings, rounds),
+        **parse_dp(epsilon, delta, ratings, rounds),
     )  # fmt: skip
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
@@ -141,14 +142,14 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
     if federation.report is not None:
         typer.echo(f"dropped: {federation.report}", err=True)
     settings = set_active(settings, active, len(federation.shards))
-    settings.make_sampler(len(federation.shards))
+    sampler_of(settings, len(federation.shards))
     check_memory(federation, settings, rounds, spill)
     return federation, settings
 
 
 def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
     """The run, written into the folder, and whether Ctrl-C ended it."""
-    typer.echo(claim(job.settings), err=True)
+    typer.echo(job.settings.privacy.claim(), err=True)
     with folder.staged() as staged, Interrupt() as interrupt:
         settings = _write_settings(staged, job)
         warm_up(settings, job.federation)
@@ -171,10 +172,10 @@ def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
 def _write_settings(staged: Staged, job: Job) -> Settings:
     """settings.toml; where the penalty is to be tuned, again after that."""
     settings = job.settings
-    staged.write_settings(settings.to_dict() | job.about)
-    if settings.undecided:
+    staged.write_settings({**settings.to_dict(), **job.about})
+    if settings.needs_tuning:
         settings = _tune_penalty(job.federation, settings)
-        staged.write_settings(settings.to_dict() | job.about)
+        staged.write_settings({**settings.to_dict(), **job.about})
     return settings
 
 

@@ -1,4 +1,4 @@
-"""From batches of rows, in any order, to sorted ids and sorted sparse rows, with little memory beside the result.
+"""Build sorted ids and a sorted sparse matrix from batches of rows in any order, with little extra memory.
 
 Ids come as whole numbers, as strings, or as strings with a dictionary (`Coded`). They leave as the sorted distinct ids
 and int32 codes, so that the order of rows in a file never matters.
@@ -7,9 +7,10 @@ and int32 codes, so that the order of rows in a file never matters.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.errors import DataError, require, unknown
@@ -19,34 +20,47 @@ from fedmc.types import Array
 Duplicates = Literal["refuse", "last", "mean"]
 
 LARGEST = 1e15
-_WIDEST = 1 << 26  # a span of whole numbers up to which a look-up table beats sorting
+_MAX_SPAN = 1 << 26  # a span of whole numbers up to which a look-up table beats sorting
 
 
 class Coded(NamedTuple):
     """Strings as codes into their distinct values; chunks of one column share these, and they may still grow."""
 
     codes: Array
-    values: Any  # an array, or what numpy can make one of at the end
+    values: ArrayLike  # becomes an array at the end
+
+
+Ids = Array | Coded
 
 
 class Batch(NamedTuple):
-    """Some rows of a table."""
+    """Some rows of a rating table."""
 
-    users: Any  # an array of ids, or Coded
-    items: Any
+    users: Ids
+    items: Ids
     ratings: Array
     times: Array | None = None  # seconds since 1970
-    groups: Any = None  # a column that says which client a row belongs to
+    groups: Ids | None = None  # a column that says which client a row belongs to
 
 
 class Built(NamedTuple):
-    """What becomes of all batches; `groups` are the distinct values and a code for each row of the matrix."""
+    """The result; `groups` are the distinct client names and a code into them for each row of the matrix."""
 
     users: Array
     items: Array
     matrix: sparse.csr_array
     times: Array | None
     groups: tuple[Array, Array] | None
+
+
+class _Columns(NamedTuple):
+    """All batches, a list of chunks for each column."""
+
+    users: list[Ids]
+    items: list[Ids]
+    ratings: list[Array]
+    times: list[Array]
+    groups: list[Ids]
 
 
 def build(batches: Iterable[Batch], duplicates: Duplicates = "refuse") -> Built:
@@ -62,13 +76,13 @@ def build(batches: Iterable[Batch], duplicates: Duplicates = "refuse") -> Built:
     of_users = _groups_of_users(user_ids, user_codes, groups) if groups else None
     timed = bool(times)
     matrix, stamps = to_rows((len(user_ids), len(item_ids)), user_codes, item_codes, ratings, times)
-    stamps = settle(matrix, stamps, user_ids, item_ids, duplicates)
+    stamps = resolve_duplicates(matrix, stamps, user_ids, item_ids, duplicates)
     return Built(user_ids, item_ids, matrix, stamps if timed else None, of_users)
 
 
-def _columns(batches: Iterable[Batch]) -> tuple[list[Any], ...]:
+def _columns(batches: Iterable[Batch]) -> _Columns:
     """The batches as lists of chunks, a list a column; ratings in float32 where that loses nothing."""
-    users, items, ratings, times, groups = [], [], [], [], []
+    columns = users, items, ratings, times, groups = _Columns([], [], [], [], [])
     exact = True
     for batch in batches:
         if len(batch.ratings) == 0:
@@ -88,17 +102,15 @@ def _columns(batches: Iterable[Batch]) -> tuple[list[Any], ...]:
             times.append(batch.times)
         if batch.groups is not None:
             groups.append(batch.groups)
-    return users, items, ratings, times, groups
+    return columns
 
 
-def encode(chunks: list[Any]) -> tuple[Array, list[Array]]:
+def encode(chunks: list[Ids]) -> tuple[Array, list[Array]]:
     """The sorted distinct ids, and each chunk as int32 codes into them. Takes the chunks out of the list as it goes."""
-    whole = all(not isinstance(chunk, Coded) and chunk.dtype.kind == "i" for chunk in chunks)
-    if not whole:
+    span = _span(chunks)
+    if span is None or span[1] - span[0] >= _MAX_SPAN:
         return _encode_strings(chunks)
-    low, high = min(int(chunk.min()) for chunk in chunks), max(int(chunk.max()) for chunk in chunks)
-    if high - low >= _WIDEST:
-        return _encode_strings(chunks)
+    low, high = span
     present = np.zeros(high - low + 1, np.bool_)
     for chunk in chunks:
         parsing.mark(chunk, low, present)
@@ -112,7 +124,15 @@ def encode(chunks: list[Any]) -> tuple[Array, list[Array]]:
     return ids.astype(np.int64), codes
 
 
-def _encode_strings(chunks: list[Any]) -> tuple[Array, list[Array]]:
+def _span(chunks: list[Ids]) -> tuple[int, int] | None:
+    """The smallest and the largest id, or None unless all are whole numbers."""
+    whole = [chunk for chunk in chunks if isinstance(chunk, np.ndarray) and chunk.dtype.kind == "i"]
+    if len(whole) < len(chunks):
+        return None
+    return min(int(chunk.min()) for chunk in whole), max(int(chunk.max()) for chunk in whole)
+
+
+def _encode_strings(chunks: list[Ids]) -> tuple[Array, list[Array]]:
     """By the distinct values of each chunk; whole numbers and strings together become strings."""
     coded = []
     while chunks:
@@ -158,8 +178,10 @@ def to_rows(
     return _csr(data, indices, indptr, shape), stamps
 
 
-def settle(matrix: sparse.csr_array, stamps: Array, users: Array, items: Array, duplicates: Duplicates) -> Array:
-    """One value for each (user, item), in place: refuse a second one, keep the last, or take the mean."""
+def resolve_duplicates(
+    matrix: sparse.csr_array, stamps: Array, users: Array, items: Array, duplicates: Duplicates
+) -> Array:
+    """One value for each (user, item), in place: refuse repeats, keep the last value, or take the mean."""
     again = np.flatnonzero(matrix.indices[1:] == matrix.indices[:-1]) + 1
     again = np.setdiff1d(again, matrix.indptr, assume_unique=True)
     if not len(again):
@@ -185,18 +207,18 @@ def _csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> 
     return matrix
 
 
-def _groups_of_users(ids: Array, users: list[Array], groups: list[Any]) -> tuple[Array, Array]:
+def _groups_of_users(ids: Array, users: list[Array], groups: list[Ids]) -> tuple[Array, Array]:
     """The group of each user; a user in two groups is refused."""
     names, codes = encode(groups)
     low, high = np.full(len(ids), len(names), np.int32), np.full(len(ids), -1, np.int32)
     for who, group in zip(users, codes, strict=True):
         np.minimum.at(low, who, group)
         np.maximum.at(high, who, group)
-    torn = np.flatnonzero(low != high)
-    if len(torn):
-        first = torn[0]
+    split = np.flatnonzero(low != high)
+    if len(split):
+        first = split[0]
         raise DataError(
-            f"{len(torn):,} users belong to more than one client, the first one user {ids[first]} to "
+            f"{len(split):,} users belong to more than one client, the first one user {ids[first]} to "
             f"{names[low[first]]} and {names[high[first]]}: give each user one"
         )
     return names, low

@@ -1,4 +1,4 @@
-"""The catalogue: which item is which column, sorted and hashed, so that separate organisations agree."""
+"""The catalogue: which item is which column, sorted and hashed, so that organisations can compare theirs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.files import write_whole
-from fedmc.data.ratings import Ratings, as_ids
+from fedmc.data.ids import as_ids
+from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, require, unknown
 from fedmc.types import Array
 
+UnknownItems = Literal["refuse", "drop"]
 FORMAT, VERSION = "fedmc-catalogue", 1
 
 
@@ -26,8 +29,8 @@ class Catalogue:
     items: Array
 
     @classmethod
-    def of(cls, *parts: Any) -> Catalogue:
-        """All items of these; whole numbers and strings together become strings."""
+    def of(cls, *parts: ArrayLike) -> Catalogue:
+        """The union of these items; a mixture of whole numbers and strings becomes strings."""
         ids = [as_ids(part, "item") for part in parts]
         if len({part.dtype.kind for part in ids}) > 1:
             ids = [part.astype(np.str_) for part in ids]
@@ -57,7 +60,7 @@ class Catalogue:
 
 
 def load(path: str | Path) -> Catalogue:
-    """A saved catalogue, whole and unchanged."""
+    """Read a saved catalogue and check its hash."""
     require(Path(path).is_file(), f"there is no catalogue {path}", DataError)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -74,9 +77,7 @@ def load(path: str | Path) -> Catalogue:
     return catalogue
 
 
-def align(
-    ratings: Ratings, catalogue: Catalogue, unknown_items: Literal["refuse", "drop"] = "refuse"
-) -> tuple[Ratings, str | None]:
+def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = "refuse") -> tuple[Ratings, str | None]:
     """The ratings with the catalogue's columns, and a line about what was dropped."""
     if unknown_items not in ("refuse", "drop"):
         raise unknown("way to treat unknown items", unknown_items, ("refuse", "drop"))

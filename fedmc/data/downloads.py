@@ -1,6 +1,6 @@
 """Named public data sets: where they are, under which licence, and how to fetch one safely.
 
-A download goes to NAME.zip.part, resumes where it broke off, is checked, unpacked beside its place and renamed.
+A download is written to NAME.zip.part and resumes after an interruption. It is checked, unpacked and then renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Named:
 
     name: str
     url: str
-    md5: str | None  # as its publisher states it; None where the file is renewed from time to time
+    md5: str | None  # as published; None where the file is updated from time to time
     ratings: str
     licence: str = TERMS
 
@@ -77,13 +77,13 @@ def cache_folder() -> Path:
 
 
 def installed(name: str) -> Path | None:
-    """The folder of a set that is there."""
+    """The folder of an installed set, or None."""
     place = cache_folder() / name
     return place if place.is_dir() else None
 
 
 def get(named: Named, folder: Path, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Path:
-    """Fetch, check and unpack a set; what is already there is kept."""
+    """Fetch, check and unpack a set, unless it is installed."""
     place = folder / named.name
     if place.is_dir():
         return place
@@ -97,7 +97,7 @@ def get(named: Named, folder: Path, progress: Callable[[int, int | None], None] 
 
 
 def _download(named: Named, archive: Path, progress: Callable[[int, int | None], None]) -> None:
-    """Fetch the rest of a file; a server that cannot continue starts anew."""
+    """Fetch the rest of a file, or all of it where the server does not support ranges."""
     have = archive.stat().st_size if archive.exists() else 0
     request = urllib.request.Request(named.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -115,7 +115,7 @@ def _download(named: Named, archive: Path, progress: Callable[[int, int | None],
             total is None or done == total, _broken(named, archive, f"{done:,} of {total or 0:,} bytes came"), DataError
         )
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is missing
+        if error.code == 416 and have:  # the file is already complete
             return
         raise DataError(f"{named.url} answered {error.code} {error.reason}") from None
     except (urllib.error.URLError, OSError, ValueError) as error:
@@ -130,7 +130,7 @@ def _broken(named: Named, archive: Path, why: str) -> str:
 
 
 def _check(named: Named, archive: Path) -> None:
-    """Right checksum, and a whole zip; a wrong file is removed, since going on from it would never get right."""
+    """Check the checksum and the zip; a wrong file is removed, because resuming it would never succeed."""
     with open(archive, "rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if named.md5 is not None and found != named.md5:
@@ -146,7 +146,7 @@ def _check(named: Named, archive: Path) -> None:
 
 
 def _unpack(named: Named, archive: Path, place: Path) -> None:
-    """All files beside their place, then renamed."""
+    """Unpack into a temporary folder, then rename it into place."""
     staging = free(place.with_name(place.name + ".part"))
     try:
         with zipfile.ZipFile(archive) as zipped:

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Atomic writes: files and folders appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmc.errors import InputError, require
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and put it in place."""
+    """Write a file under a temporary name, then rename it into place."""
     partial = free(path.with_name(path.name + ".part"))
     try:
         with open(partial, "wb") as file:
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on disk too before anybody relies on it
+        folder = os.open(path.parent, os.O_RDONLY)  # make the rename durable too
         try:
             os.fsync(folder)
         finally:
@@ -32,7 +32,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str) -> None:
-    """A folder to write must not exist, or be one of ours that may be overwritten."""
+    """A folder to write must not exist, or be one of this kind with `overwrite` set."""
     if not path.exists():
         return
     if not overwrite:
@@ -45,9 +45,9 @@ def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], k
 def staged(
     path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str, keep: Callable[[Path], bool]
 ) -> Iterator[Path]:
-    """A folder NAME.part to write into, renamed at the end; what was at NAME stays until then.
+    """A folder NAME.part to write into, renamed to NAME at the end; an old NAME stays until then.
 
-    On failure it is removed, unless `keep` says that something in it is worth keeping.
+    On failure it is removed, unless `keep` returns true for it.
     """
     check_target(path, overwrite, is_ours, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def staged(
     staging.mkdir()
     try:
         yield staging
-        check_target(path, overwrite, is_ours, kind)  # it may have appeared meanwhile
+        check_target(path, overwrite, is_ours, kind)  # it may have been created in the meantime
     except BaseException:
         if not keep(staging):
             shutil.rmtree(staging)
@@ -70,6 +70,6 @@ def staged(
 
 
 def free(path: Path) -> Path:
-    """The path, or with -2, -3, ... if it is taken."""
+    """The path, or with -2, -3, ... appended if it exists."""
     tries = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return path if not path.exists() else next(p for p in tries if not p.exists())

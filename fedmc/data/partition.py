@@ -1,15 +1,16 @@
-"""Which client each user belongs to, and the ratings of each client by user and by item: its shard."""
+"""Partition users among clients, and build each client's shard: its ratings by user and by item."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from fedmc.data.ratings import Ratings
@@ -33,16 +34,25 @@ class Shard:
     def of(cls, client: int, users: Array, by_user: sparse.csr_array, *held_out: sparse.csr_array | None) -> Shard:
         return cls(client, users, by_user, *rated_rows(by_user), *held_out)
 
+    def pattern(self) -> sparse.csr_array:
+        """Where the ratings are, without their values."""
+        matrix = self.by_user
+        return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    def renumbered(self, client: int) -> Shard:
+        """The same ratings under another client number."""
+        return replace(self, client=client)
+
     @cached_property
     def by_item(self) -> sparse.csr_array:
-        """The transpose of `by_user`: `by_rated` with a row for every item, the same numbers in memory."""
+        """The transpose of `by_user`: `by_rated` with a row for every item, without a copy of the data."""
         counts = np.zeros(self.by_user.shape[1] + 1, np.int32)
         counts[self.rated + 1] = np.diff(self.by_rated.indptr)
         return _as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
 
 
 def together(shards: Sequence[Shard]) -> Shard:
-    """Several clients as one: their users below each other, and each one's rated items, so that items come again."""
+    """Several clients as one shard: users and rated items are stacked, so an item can occur once for each client."""
     if len(shards) == 1:
         return shards[0]
     first = np.cumsum([0, *(len(shard.users) for shard in shards)])
@@ -53,7 +63,7 @@ def together(shards: Sequence[Shard]) -> Shard:
 
 
 def _below(parts: Sequence[sparse.csr_array], moved: Array, columns: int) -> sparse.csr_array:
-    """The rows of all parts, the columns of each moved to the right by that many."""
+    """The rows of all parts stacked, with the column numbers of each part increased by `moved`."""
     counts = [len(part.indices) for part in parts]
     starts = np.cumsum([0, *counts[:-1]], dtype=np.int32)
     indptr = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
@@ -93,7 +103,7 @@ def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Ar
     return _by_shares(users, shares / shares.sum(), seed)
 
 
-def owners_from_names(names: Any, users: int) -> Array:
+def owners_from_names(names: ArrayLike, users: int) -> Array:
     """From one client name per user; clients are numbered in the names' order."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
@@ -115,19 +125,19 @@ def owners_from_file(path: str | Path, ratings: Ratings) -> Array:
     return owners_from_names([client_of[user] for user in ratings.users.astype(str).tolist()], len(ratings.users))
 
 
-def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
-    """A partition from words: uniform, one-user, dirichlet:A, power:A, file:PATH, column:NAME."""
+def parse(spec: str, ratings: Ratings, clients: int, seed: int) -> Array:
+    """A partition from its spec: uniform, one-user, dirichlet:A, power:A, file:PATH, column:NAME."""
     users = len(ratings.users)
-    name, _, value = words.partition(":")
+    name, _, value = spec.partition(":")
     if name == "column":
         require(ratings.groups is not None, f"these ratings have no column {value!r} of clients", DataError)
         assert ratings.groups is not None
         return ratings.groups[1].astype(np.int64)
     if name == "file":
         return owners_from_file(value, ratings)
-    if words == "one-user":
+    if spec == "one-user":
         return np.arange(users)
-    if words == "uniform":
+    if spec == "uniform":
         return assign_users(users, clients, seed)
     unequal: dict[str, Callable[[int, int, float, int], Array]] = {
         "dirichlet": assign_dirichlet,
@@ -135,16 +145,16 @@ def parse(words: str, ratings: Ratings, clients: int, seed: int) -> Array:
     }
     if name not in unequal:
         known = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
-        raise InputError(f"unknown partition {words!r}: choose {known}")
+        raise InputError(f"unknown partition {spec!r}: choose {known}")
     try:
         number = float(value)
     except ValueError:
-        raise InputError(f"partition {words!r}: {value!r} is not a number") from None
+        raise InputError(f"partition {spec!r}: {value!r} is not a number") from None
     return unequal[name](users, clients, number, seed)
 
 
 def make_shards(
-    train: Ratings, owner: Array, dtype: Any, test: Ratings | None = None, validation: Ratings | None = None
+    train: Ratings, owner: Array, dtype: DTypeLike, test: Ratings | None = None, validation: Ratings | None = None
 ) -> list[Shard]:
     """One shard per client; a client without a single training rating is refused."""
     shards = []
@@ -177,7 +187,7 @@ def rated_rows(by_user: sparse.csr_array) -> tuple[Array, sparse.csr_array]:
 
 
 def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
-    """int32 indices, sorted: one compiled form of each kernel, and a fixed order of every sum."""
+    """Sorted int32 indices, so that each kernel is compiled once and every sum has a fixed order."""
     matrix.sort_indices()
     matrix.indices = matrix.indices.astype(np.int32, copy=False)
     matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
@@ -185,14 +195,14 @@ def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
 
 
 def _rows(matrix: sparse.csr_array, rows: slice) -> sparse.csr_array:
-    """Neighbouring rows, the same numbers in memory."""
+    """Neighbouring rows, without a copy of the data."""
     indptr = matrix.indptr[rows.start : rows.stop + 1]
     here = slice(indptr[0], indptr[-1])
     return _as_csr(matrix.data[here], matrix.indices[here], indptr - indptr[0], matrix.shape[1])
 
 
 def _as_csr(data: Array, indices: Array, indptr: Array, columns: int) -> sparse.csr_array:
-    """Arrays that are known to be in order."""
+    """A CSR matrix of arrays that are already sorted."""
     matrix = sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)
     matrix.has_sorted_indices = True
     return matrix
@@ -206,7 +216,7 @@ def _checked(clients: int, users: int, seed: int) -> int:
 
 
 def _by_shares(users: int, shares: Array, seed: int) -> Array:
-    """Users in random order, cut into clients of these shares, every client with one user at least."""
+    """Users in random order, divided among clients by these shares, at least one user each."""
     spare = users - len(shares)
     sizes = 1 + np.floor(shares * spare).astype(np.int64)
     sizes[np.argsort(-(shares * spare % 1), kind="stable")[: users - sizes.sum()]] += 1

@@ -1,9 +1,9 @@
-"""From a source in words to training parts: read, align with a catalogue, split, partition, write."""
+"""Prepare training data from a source: read, align with a catalogue, split, partition, write."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data import partition as partitions
 from fedmc.data import splits
 from fedmc.data.builder import Duplicates
-from fedmc.data.catalogue import Catalogue
+from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import is_prepared, open_prepared, verify, writing
@@ -21,14 +21,14 @@ from fedmc.types import Array
 
 
 class Plan(NamedTuple):
-    """How to read a source and what to make of it, in words."""
+    """How to read a source, split it and partition it."""
 
     source: str
     columns: tuple[str, ...] | None = None
     query: str | None = None
     duplicates: Duplicates = "refuse"
     catalogue: Path | None = None
-    unknown_items: Literal["refuse", "drop"] = "refuse"
+    unknown_items: UnknownItems = "refuse"
     split: str | float | None = None  # of the test ratings
     validation: str | float | None = None  # of what is left
     partition: str = "uniform"
@@ -55,10 +55,10 @@ class Parts(NamedTuple):
 
 
 def read_parts(plan: Plan) -> Parts:
-    """Read, align, split, partition. Users are spread before ratings are held out: a split never moves a user."""
-    words = [split for split in (plan.test_split, plan.validation_split) if split is not None]
+    """Read, align, partition and split. Users are partitioned first, so a split never moves a user."""
+    held_out = [split for split in (plan.test_split, plan.validation_split) if split is not None]
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
-    times = any(map(splits.needs_times, words))
+    times = any(map(splits.needs_times, held_out))
     ratings = load_source(
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates
     )
@@ -70,7 +70,9 @@ def read_parts(plan: Plan) -> Parts:
     validation = None
     if plan.validation_split:
         train, validation = splits.parse(plan.validation_split, train, plan.seed + 1)
-        require(len(validation) > 0, f"the split {plan.validation_split} leaves no rating to validate on")
+        require(
+            len(validation) > 0, f"the split {plan.validation_split} leaves no rating to validate on: hold out more"
+        )
     return Parts(train, test if test is not None and len(test) else None, validation, owner, report)
 
 

@@ -1,10 +1,10 @@
-"""Prepared shards: clients' ratings as arrays on disk that are mapped into memory, not read.
+"""Prepared shards: the clients' ratings as arrays on disk that are memory-mapped.
 
     DIR/manifest.json     format, version, counts, and for each shard its file, size, hash and where its arrays lie
     DIR/catalogue.json    the items
     DIR/client-N.shard    all arrays of a client one after the other
 
-Opening checks the manifest, and of each shard its size and its two ends: milliseconds, whatever its size. `verify`
+Opening checks the manifest, and the size and both ends of each shard: milliseconds for shards of any size. `verify`
 reads everything and compares the hashes.
 """
 
@@ -15,10 +15,10 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, cast
 
 import numpy as np
 from scipy import sparse
@@ -33,13 +33,46 @@ from fedmc.types import Array
 FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
 
 
+class StoredArrays(TypedDict):
+    """The arrays of one shard file: the file's size and hashes, and each array's dtype, length and offset."""
+
+    size: int
+    sha256: str
+    edges: int
+    arrays: dict[str, tuple[str, int, int]]
+
+
+class ShardEntry(StoredArrays):
+    """One shard in the manifest."""
+
+    file: str
+    users: int
+    ratings: int
+    test: int
+
+
+class Manifest(TypedDict):
+    """The content of manifest.json, without its hash."""
+
+    format: str
+    version: int
+    clients: int
+    items: int
+    users: int
+    ratings: int
+    test: int
+    catalogue: str
+    about: dict[str, object]
+    shards: list[ShardEntry]
+
+
 class Prepared(NamedTuple):
     """An opened folder of shards."""
 
     catalogue: Catalogue
     shards: list[Shard]
     ids: list[Array]  # the user ids of each shard
-    about: dict[str, Any]
+    about: dict[str, object]
 
 
 def is_prepared(path: Path) -> bool:
@@ -47,11 +80,11 @@ def is_prepared(path: Path) -> bool:
 
 
 class Writer:
-    """Writes shards one at a time, so that no more than one is in memory."""
+    """Writes shards one at a time; at most one is in memory."""
 
     def __init__(self, folder: Path, catalogue: Catalogue) -> None:
         self.folder, self.catalogue = folder, catalogue
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[ShardEntry] = []
 
     def add(self, ids: Array, by_user: sparse.csr_array, test: sparse.csr_array | None = None) -> None:
         """One client's ratings, columns as in the catalogue."""
@@ -62,35 +95,44 @@ class Writer:
         if test is not None:
             arrays |= _parts("test", narrow(test))
         name = f"client-{len(self.entries):06}.shard"
-        entry = {
+        entry: ShardEntry = {
             "file": name,
             "users": len(ids),
             "ratings": int(by_user.nnz),
             "test": 0 if test is None else int(test.nnz),
+            **_write_arrays(self.folder / name, arrays),
         }
-        self.entries.append(entry | _write_arrays(self.folder / name, arrays))
+        self.entries.append(entry)
 
-    def finish(self, about: dict[str, Any]) -> None:
+    def finish(self, about: dict[str, object]) -> None:
         """Write the catalogue and the manifest."""
         require(bool(self.entries), "there is no shard to write", DataError)
         self.catalogue.save(self.folder / "catalogue.json")
-        totals = {key: sum(entry[key] for entry in self.entries) for key in ("users", "ratings", "test")}
-        manifest = {
-            "format": FORMAT, "version": VERSION, "clients": len(self.entries), "items": len(self.catalogue), **totals,
-            "catalogue": self.catalogue.hash, "about": about, "shards": self.entries,
-        }  # fmt: skip
-        write_whole(self.folder / "manifest.json", json.dumps(manifest | {"hash": _hash(manifest)}).encode())
+        entries = self.entries
+        manifest: Manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "clients": len(entries),
+            "items": len(self.catalogue),
+            "users": sum(entry["users"] for entry in entries),
+            "ratings": sum(entry["ratings"] for entry in entries),
+            "test": sum(entry["test"] for entry in entries),
+            "catalogue": self.catalogue.hash,
+            "about": about,
+            "shards": entries,
+        }
+        write_whole(self.folder / "manifest.json", json.dumps({**manifest, "hash": _hash(manifest)}).encode())
 
 
 @contextmanager
 def writing(path: Path, catalogue: Catalogue, overwrite: bool = False) -> Iterator[Writer]:
-    """A writer of a folder of shards that appears when all are written."""
+    """A writer of a folder of shards; the folder appears when all are written."""
     with staged(path, overwrite, is_prepared, "folder of shards", keep=lambda staging: False) as staging:
         yield Writer(staging, catalogue)
 
 
 def open_prepared(path: str | Path) -> Prepared:
-    """Map all shards of a folder; nothing is read but the manifest, the catalogue and the ends of the files."""
+    """Map all shards of a folder; only the manifest, the catalogue and the ends of the files are read."""
     path = Path(path)
     manifest = read_manifest(path)
     catalogue = catalogues.load(path / "catalogue.json")
@@ -112,19 +154,20 @@ def open_prepared(path: str | Path) -> Prepared:
     return Prepared(catalogue, shards, ids, manifest["about"])
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a folder of shards, whole and of this version."""
     require(is_prepared(path), f"{path} is not a folder of prepared shards: make one with `fedmc prepare`", DataError)
+    content: dict[str, object] = {}
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        found = manifest.pop("hash")
-        whole = manifest["format"] == FORMAT and found == _hash(manifest)
+        content = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        found = content.pop("hash")
+        whole = content["format"] == FORMAT and found == _hash(content)
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     require(whole, f"{path / 'manifest.json'} is damaged: prepare the shards again", DataError)
-    version = manifest["version"]
+    version = content["version"]
     require(version == VERSION, f"{path} has format {version}, this fedmc reads {VERSION}: prepare it again", DataError)
-    assert isinstance(manifest, dict)
-    return manifest
+    return cast("Manifest", content)
 
 
 def verify(path: str | Path) -> None:
@@ -151,14 +194,14 @@ def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> spar
     return matrix
 
 
-def _write_arrays(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
-    """The arrays one after the other, each at a multiple of 64 bytes; returns their places and the file's hash."""
-    places: dict[str, Any] = {}
+def _write_arrays(path: Path, arrays: dict[str, Array]) -> StoredArrays:
+    """Write the arrays in order, each at a multiple of 64 bytes; returns their places and the file's hash."""
+    places: dict[str, tuple[str, int, int]] = {}
     digest, at = hashlib.sha256(), 0
     with open(path, "wb") as file:
         for name, array in arrays.items():
             raw = np.ascontiguousarray(array)
-            places[name] = [raw.dtype.str, raw.size, at]
+            places[name] = raw.dtype.str, raw.size, at
             padding = bytes(-raw.nbytes % ALIGN)
             for piece in (raw.data, padding):
                 file.write(piece)
@@ -169,7 +212,7 @@ def _write_arrays(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
     return {"size": at, "sha256": digest.hexdigest(), "edges": _edges(path, at), "arrays": places}
 
 
-def _map_arrays(path: Path, entry: dict[str, Any]) -> dict[str, Array]:
+def _map_arrays(path: Path, entry: StoredArrays) -> dict[str, Array]:
     """Views into the mapped file. Private to this process: a write would not reach the file."""
     whole = path.is_file() and path.stat().st_size == entry["size"]
     require(
@@ -193,5 +236,5 @@ def _edges(path: Path, size: int) -> int:
         return zlib.crc32(file.read(EDGE), zlib.crc32(first))
 
 
-def _hash(manifest: dict[str, Any]) -> str:
+def _hash(manifest: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

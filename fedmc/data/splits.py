@@ -1,6 +1,6 @@
-"""Hold ratings out: at random, each user's last ones, those after a date, or k of each user. Never by row order.
+"""Hold ratings out: at random, each user's last ones, those after a date, or k of each user. Row order never matters.
 
-Every function gives (rest, held out); users and items stay the same in both.
+Every function returns (rest, held out), with the same users and items in both.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratin
 
 
 def last(ratings: Ratings, k: int) -> tuple[Ratings, Ratings]:
-    """Each user's k latest ratings (ties: the later item in the catalogue); who has k or fewer keeps them all."""
+    """Each user's k latest ratings (ties: the later item in the catalogue); users with k or fewer keep them all."""
     require(k >= 1, f"the number of last ratings must be at least 1, got {k}")
     times = _times(ratings, "last")
     return _divide(ratings, _top(ratings, times, k))
 
 
 def leave(ratings: Ratings, k: int, seed: int) -> tuple[Ratings, Ratings]:
-    """k random ratings of each user; who has k or fewer keeps them all."""
+    """k random ratings of each user; users with k or fewer keep them all."""
     require(k >= 1, f"the number of ratings to leave out must be at least 1, got {k}")
     return _divide(ratings, _top(ratings, np.random.default_rng(seed).permutation(len(ratings)), k))
 
@@ -87,8 +87,8 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
     return since(ratings, value)
 
 
-def needs_times(words: str) -> bool:
-    return words.startswith(("last:", "date:"))
+def needs_times(spec: str) -> bool:
+    return spec.startswith(("last:", "date:"))
 
 
 def _times(ratings: Ratings, name: str) -> Array:

@@ -1,8 +1,8 @@
-"""Made-up ratings with planted factors and biases, skewed like real ones, written straight to prepared shards.
+"""Synthetic ratings with planted factors and biases, skewed like real ones, written straight to prepared shards.
 
     rating = mean + b_user + b_item + u'v + noise,    rounded to a scale on request
 
-The noise is known, so a model's RMSE can be compared with what is possible: `noise_floor`.
+The noise is known, so a model's RMSE can be compared with the best possible one: `noise_floor`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from scipy import sparse
@@ -31,7 +31,7 @@ LIKE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to make. With a scale (low, high, step) ratings are clipped and rounded to it."""
+    """What to synthesise. With a scale (low, high, step) ratings are clipped and rounded to it."""
 
     users: int
     items: int
@@ -48,16 +48,16 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("users", "items", "ratings", "rank"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-        most = self.users * self.items * 3 // 5
-        fits = self.users <= self.ratings <= most
-        require(
-            fits, f"ratings must lie between {self.users:,} (one a user) and {most:,} (60 % full), got {self.ratings:,}"
-        )
+        low, high = self.users, self.users * self.items * 3 // 5
+        bounds = f"{low:,} (one a user) and {high:,} (60 % full)"
+        require(low <= self.ratings <= high, f"ratings must lie between {bounds}, got {self.ratings:,}")
         require(self.noise >= 0, f"noise must be at least 0, got {self.noise}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         if self.scale is not None:
-            low, high, step = self.scale
-            require(low < high and step > 0, f"a scale is LOW,HIGH,STEP with LOW < HIGH and STEP > 0, got {self.scale}")
+            first, last, step = self.scale
+            require(
+                first < last and step > 0, f"a scale is LOW,HIGH,STEP with LOW < HIGH and STEP > 0, got {self.scale}"
+            )
 
     @property
     def noise_floor(self) -> float:
@@ -66,12 +66,26 @@ class Recipe:
         return float(np.sqrt(self.noise**2 + step**2 / 12))
 
 
-def like(name: str, **changes: Any) -> Recipe:
-    """A recipe of a real set's size."""
+class RecipeOptions(TypedDict, total=False):
+    """The fields of a `Recipe` that `like` can change."""
+
+    rank: int
+    noise: float
+    seed: int
+    scale: tuple[float, float, float] | None
+    mean: float
+    user_spread: float
+    item_spread: float
+    factor_spread: float
+
+
+def like(name: str, **changes: Unpack[RecipeOptions]) -> Recipe:
+    """A recipe of the size of a real set."""
     if name not in LIKE:
         raise unknown("set", name, LIKE)
     users, items, ratings = LIKE[name]
-    return Recipe(users, items, ratings, **({"scale": (1.0, 5.0, 1.0)} | changes))
+    changes.setdefault("scale", (1.0, 5.0, 1.0))
+    return Recipe(users, items, ratings, **changes)
 
 
 class Items(NamedTuple):
@@ -94,23 +108,23 @@ def make_items(recipe: Recipe) -> Items:
 
 
 def activity(recipe: Recipe) -> Array:
-    """How many ratings each user gives: log-normal, one at least, 60 % of the items at most."""
+    """How many ratings each user gives: log-normal, at least one, at most 60 % of the items."""
     rng = np.random.default_rng([recipe.seed, 1])
     weights = np.exp(1.1 * rng.normal(size=recipe.users))
-    most = max(recipe.items * 3 // 5, 1)
+    max_count = max(recipe.items * 3 // 5, 1)
     low, high = 0.0, float(recipe.ratings) * 4
     for _ in range(100):  # bisect the factor that gives the asked total
         middle = (low + high) / 2
-        total = np.clip(np.floor(weights * middle), 1, most).sum()
+        total = np.clip(np.floor(weights * middle), 1, max_count).sum()
         low, high = (middle, high) if total <= recipe.ratings else (low, middle)
-    counts = np.clip(np.floor(weights * low), 1, most).astype(np.int64)
-    room = np.flatnonzero(counts < most)
+    counts = np.clip(np.floor(weights * low), 1, max_count).astype(np.int64)
+    room = np.flatnonzero(counts < max_count)
     counts[np.resize(room, recipe.ratings - counts.sum())] += 1
     return np.minimum(counts, recipe.items)
 
 
 def chunks(recipe: Recipe, clients: int) -> Iterator[tuple[Array, sparse.csr_array]]:
-    """The ratings of each client: (user numbers, matrix), users spread at random."""
+    """The ratings of each client: (user numbers, matrix), with users assigned at random."""
     require(1 <= clients <= recipe.users, f"clients must lie in 1..{recipe.users}, got {clients}")
     items, counts = make_items(recipe), activity(recipe)
     order = np.random.default_rng([recipe.seed, 2]).permutation(recipe.users)

@@ -6,9 +6,9 @@ biases, 100 clients of which 10 take part in a round, 100 rounds.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
-from fedmc.evaluation.study import Case, Figure, Panel, Study
+from fedmc.evaluation.study import Case, Figure, Panel, Study, StudyOptions
 
 WEIGHT = 1e-6
 BETA = 0.3
@@ -23,13 +23,19 @@ def rank_for(source: str) -> int:
     return next((rank for name, rank in RANKS.items() if name in source), 5)
 
 
-def convergence(source: str, rank: int, beta: float = BETA, **changes: Any) -> Study:
+def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """FedMC-ADMM against FedMAvg, l2 squared 1e-6, N = Q1 = Q2 = 10; and FedMC-ADMM under other betas.
 
     FedMAvg twice: with consistent steps, and with those of the paper's text, which are p times smaller.
     """
-    words = f"l2:{WEIGHT}"
-    common = {"preset": "paper", "rank": rank, "penalty_users": words, "penalty_items": words, "inner_steps": 10}
+    spec = f"l2:{WEIGHT}"
+    common: dict[str, object] = {
+        "preset": "paper",
+        "rank": rank,
+        "penalty_users": spec,
+        "penalty_items": spec,
+        "inner_steps": 10,
+    }
     ours = Case("FedMC-ADMM", "fedmc-paper", common | {"beta": beta})
     theirs = Case("FedMAvg", "fedmavg", common), Case("FedMAvg, steps as printed", "fedmavg-printed", common)
     swept = tuple(Case(f"beta = {b:g}", "fedmc-paper", common | {"beta": b}) for b in BETAS if b != beta)
@@ -50,10 +56,10 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Any) -> S
     return Study(title, source, (ours, *theirs, *swept), figures, **changes)
 
 
-def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Any) -> Study:
+def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """l1 1e-6, N = 5 to 30, by training time: with a pass over the ratings a step, as in the paper, and by the Gram."""
-    words = f"l1:{WEIGHT}"
-    common = {"rank": rank, "penalty_users": words, "penalty_items": words, "beta": beta}
+    spec = f"l1:{WEIGHT}"
+    common: dict[str, object] = {"rank": rank, "penalty_users": spec, "penalty_items": spec, "beta": beta}
     cases, figures = [], []
     for passes, how in (
         (True, "a pass over the ratings a step, as in the paper"),
@@ -68,9 +74,9 @@ def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Any) -> S
     return Study(f"Inner steps: l1, rank {rank}", source, tuple(cases), tuple(figures), **changes)
 
 
-def sparsity(source: str, rank: int, beta: float = BETA, **changes: Any) -> Study:
+def sparsity(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """l1, gamma = 10 lambda beta, lambda from 1e-6 to 1e-1: objective, RMSE and the share of non-zeros in U and V."""
-    common = {"rank": rank, "beta": beta, "inner_steps": 10}
+    common: dict[str, object] = {"rank": rank, "beta": beta, "inner_steps": 10}
     cases = tuple(
         Case(
             f"lambda = {weight:.0e}",
@@ -84,7 +90,7 @@ def sparsity(source: str, rank: int, beta: float = BETA, **changes: Any) -> Stud
     return Study(f"Sparsity: l1, rank {rank}", source, cases, figures, **changes)
 
 
-def budget(source: str, rank: int, beta: float = BETA, **changes: Any) -> Study:
+def budget(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """Ours: the same budget with the fast preset, beside the paper's method, pooled, alone and biases only."""
     cases = (
         Case("fedmc", "fedmc", {"rank": rank}),

@@ -1,4 +1,4 @@
-"""Pooled data: alternating exact solves, the two baselines that are special cases of them, and proximal gradient."""
+"""Baselines on pooled data: exact alternating least squares, clients alone, biases only, and proximal gradient."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import scaling_of
 from fedmc.data.partition import Shard, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Fixed, Penalty, l2
-from fedmc.problem.subproblem import Problem, Scaling
-from fedmc.training.rounds import scaling_of
-from fedmc.training.sampling import server_rng
+from fedmc.problem.rng import server_rng
+from fedmc.problem.scaling import Scaling
+from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
 
 class Fit(NamedTuple):
-    """Factors of both sides and the scaling that leads back to ratings."""
+    """The factors, and the scaling that maps predictions back to ratings."""
 
     U: Array
     V: Array
@@ -68,7 +69,7 @@ def als(
 def proximal_gradient(
     shard: Shard, users: Penalty, items: Penalty, V: Array, scaling: Scaling, *, sweeps: int = 5000, steps: int = 10
 ) -> Fit:
-    """Alternating proximal gradient on one table from V, `steps` of 1/L a half, until the factors stand still."""
+    """Alternating proximal gradient on one table from V, `steps` of 1/L a half, until the factors converge."""
     by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
     U = subproblem.minimise(by_user, V, users.prox(np.zeros((len(shard.users), V.shape[1]), V.dtype), 0.0), users)
     for _ in range(sweeps):
@@ -81,7 +82,7 @@ def proximal_gradient(
 
 
 def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
-    """Test RMSE of the same model with all tables in one place."""
+    """Test RMSE of the same model trained on pooled data."""
     shard = _whole(train, test, settings.dtype)
     return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
 
@@ -97,7 +98,7 @@ def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, s
 
 
 def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:
-    """Test RMSE when every client trains on its own table only."""
+    """Test RMSE when every client trains on its own ratings only."""
     shards = make_shards(train, owner, settings.dtype, test)
     penalties = settings.penalties(1)
     return _rmse([(als(shard, *penalties, settings.width, seed=settings.seed), shard) for shard in shards])

@@ -1,4 +1,4 @@
-"""From a study to a folder of outcomes. Each (case, seed) is a file that appears whole: a killed run goes on there.
+"""Run a study into a folder of outcomes, one file for each (case, seed), so that a killed run can be resumed.
 
 study.json        what is run            outcomes/CASE-SEED.json   one run each
 curves.csv        every measured round   summary.csv, summary.json   by method, over seeds    times.csv   seconds
@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
@@ -26,15 +28,18 @@ from fedmc.errors import Diverged, InputError
 from fedmc.evaluation import pooled
 from fedmc.evaluation.study import Case, Study
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import rounds, start_items
+from fedmc.training.rounds import rounds
 from fedmc.training.simulation import warm_up
 from fedmc.types import Array
 
 MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 
 
+Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
+
+
 class Parts(NamedTuple):
-    """The split and the clients of one seed, the same for every case."""
+    """The split and the partition of one seed, the same for every case."""
 
     train: Ratings
     test: Ratings
@@ -48,7 +53,7 @@ class Outcome(NamedTuple):
     method: str
     seed: int
     key: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     diverged: str | None
 
 
@@ -58,7 +63,7 @@ def run(
     on_case: Callable[[str, int, bool], None] = lambda label, seed, done: None,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Outcome]:
-    """Run what is not there yet; gives all outcomes in the study's order."""
+    """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
     _check_folder(folder, study)
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
     ratings = load_source(
@@ -92,11 +97,11 @@ def run_case(
     if case.central:
         began = time.perf_counter()
         rmse = _central_rmse(case, parts, settings)
-        row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
+        row: Row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
     warm_up(settings, settings.dtype)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     seconds, up, down, diverged = 0.0, 0, 0, None
     running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)
     try:
@@ -111,7 +116,7 @@ def run_case(
     return Outcome(case.label, case.method, seed, key, rows, diverged)
 
 
-def _central_rmse(case: Case, parts: Parts, settings: Any) -> float:
+def _central_rmse(case: Case, parts: Parts, settings: Settings) -> float:
     if case.method == "pooled":
         return pooled.pooled_rmse(parts.train, parts.test, settings)
     if case.method == "alone":
@@ -122,7 +127,7 @@ def _central_rmse(case: Case, parts: Parts, settings: Any) -> float:
 
 
 def fingerprint_of(ratings: Ratings) -> str:
-    """The ratings' hash, so that outcomes of other data are not taken for these."""
+    """A hash of the ratings, so that outcomes of other data are not reused."""
     matrix = ratings.matrix
     digest = hashlib.sha256()
     for array in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data.astype(np.float64)):

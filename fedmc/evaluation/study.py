@@ -1,47 +1,68 @@
-"""What is compared: cases (a method, its settings) on one source, over seeds; the same split, clients and budget."""
+"""What a comparison runs: cases (a method and its settings) on one source, with the same seeds, splits and clients."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
-from fedmc.algorithms import methods
+from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
 from fedmc.data.builder import Duplicates
 from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
+from fedmc.privacy import modes
 
+Measure = Literal["objective", "test_rmse", "nonzeros"]
+Axis = Literal["round", "seconds", "megabytes"]
 CENTRAL = {
     "pooled": "pooled ALS",
     "pooled-prox": "pooled proximal gradient",
     "alone": "each client alone",
     "biases": "biases only",
 }
-FEDERATED = {
-    "fedmc": "fedmc",
-    "fedmc-exact": "fedmc, update=exact",
-    "fedmc-paper": "FedMC-ADMM",
-    "fedmavg": "FedMAvg",
-    "fedmavg-printed": "FedMAvg, steps as printed",
-    "fedmgs": "FedMGS",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
+FEDMC: dict[str, tuple[str, dict[str, object]]] = {  # the variants of FedMC: a label, and what differs
+    "fedmc": ("fedmc", {}),
+    "fedmc-exact": ("fedmc, update=exact", {"update": "exact"}),
+    "fedmc-paper": ("FedMC-ADMM", {"preset": "paper"}),
 }
+
+
+TAKES = {"fedmc-paper": ("rank", "beta", "inner_steps"), "biases": ("rank",)}  # of the options for all methods
+
+
+def options_for(method: str, given: Mapping[str, object]) -> dict[str, object]:
+    """Those of the given options that a method takes; None stands for an option that is not given."""
+    steps = () if method in FEDMC or method in CENTRAL else ("inner_steps",)
+    names = TAKES.get(method, ("rank", "penalty_users", *steps))
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
+def federated() -> list[str]:
+    """Every federated method that can be compared: the variants of FedMC, and all algorithms by their names."""
+    elsewhere = {*registry.UPDATES, *(kind.algorithm for kind in modes.BY_MODE.values())}  # by other settings
+    return [*FEDMC, *(name for name in registry.names() if name not in elsewhere)]
+
+
+def label_of(method: str) -> str:
+    """What a method is called in tables and figures."""
+    if method in FEDMC:
+        return FEDMC[method][0]
+    return CENTRAL.get(method) or (registry.find(method).label or method if method in registry.names() else method)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One curve: a method and the settings that differ from its preset."""
+    """One curve: a method, and the settings that differ from its preset."""
 
     label: str
     method: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = [*FEDERATED, *CENTRAL]
+        known = [*federated(), *CENTRAL]
         if self.method not in known:
             raise InputError(f"unknown method {self.method!r}: choose from {', '.join(known)}")
 
@@ -50,13 +71,10 @@ class Case:
         return self.method in CENTRAL
 
     def settings(self, seed: int, active: int) -> Settings:
-        """The settings of its run; a baseline solves the same problem as the preset it is compared under."""
-        options = dict(self.options)
-        preset = options.pop("preset", "paper" if self.method == "fedmc-paper" else "fast")
-        if self.method == "fedmc-exact":
-            options["update"] = "exact"
-        if self.method in methods.NAMES:
-            options["method"] = self.method
+        """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
+        variant: dict[str, object] = {"algorithm": self.method} if not self.central else {}
+        options = (FEDMC[self.method][1] if self.method in FEDMC else variant) | self.options
+        preset = str(options.pop("preset", "fast"))
         return Settings.preset(preset, seed=seed, active=active, **options)
 
 
@@ -64,8 +82,8 @@ class Case:
 class Panel:
     """One set of axes: a measure over rounds, seconds or megabytes, with some of the cases."""
 
-    y: str  # objective, test_rmse, nonzeros
-    x: str  # round, seconds, megabytes
+    y: Measure
+    x: Axis
     title: str = ""
     labels: tuple[str, ...] = ()  # all cases if empty
 
@@ -77,9 +95,58 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
+class Budget(TypedDict, total=False):
+    """What all cases of a study share: clients, rounds, split and partition."""
+
+    clients: int
+    active: int
+    rounds: int
+    test: str
+    partition: str
+    measure_every: int
+
+
+class StudyOptions(Budget, total=False):
+    """The fields of a `Study` that have a default."""
+
+    seeds: tuple[int, ...]
+
+
+class CaseDict(TypedDict):
+    label: str
+    method: str
+    options: dict[str, object]
+
+
+class PanelDict(TypedDict):
+    y: Measure
+    x: Axis
+    title: str
+    labels: list[str]
+
+
+class FigureDict(TypedDict):
+    name: str
+    title: str
+    panels: list[PanelDict]
+
+
+class StudyDict(Budget):
+    """A study in JSON."""
+
+    title: str
+    source: str
+    cases: list[CaseDict]
+    figures: list[FigureDict]
+    seeds: list[int]
+    columns: NotRequired[list[str] | None]
+    query: NotRequired[str | None]
+    duplicates: NotRequired[Duplicates]
+
+
 @dataclass(frozen=True)
 class Study:
-    """Cases on one source, and how to draw them."""
+    """Cases on one source, and the figures of their outcomes."""
 
     title: str
     source: str
@@ -104,24 +171,33 @@ class Study:
         labels = [case.label for case in self.cases]
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; without the password that a database's URL may hold."""
-        plain = asdict(self) | {"source": without_password(self.source)}
-        return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+    def to_dict(self) -> StudyDict:
+        """The study as JSON gives it back, without the password that a database's URL may hold."""
+        plain: StudyDict = json.loads(json.dumps(asdict(self) | {"source": without_password(self.source)}))
+        return plain
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Study:
-        figures = [
-            Figure(f["name"], f["title"], tuple(Panel(**(p | {"labels": tuple(p["labels"])})) for p in f["panels"]))
-            for f in plain["figures"]
-        ]
-        cases = tuple(Case(**case) for case in plain["cases"])
-        columns = None if plain.get("columns") is None else tuple(plain["columns"])
-        made = {"cases": cases, "figures": tuple(figures), "seeds": tuple(plain["seeds"]), "columns": columns}
-        return cls(**(plain | made))
+    def from_dict(cls, plain: StudyDict) -> Study:
+        """Also what an earlier version wrote, which lacks the last three entries."""
+        cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
+        figures = tuple(
+            Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
+        )
+        columns = plain.get("columns")
+        return cls(
+            plain["title"], plain["source"], cases, figures, tuple(plain["seeds"]), plain["clients"], plain["active"],
+            plain["rounds"], plain["test"], plain["partition"], plain["measure_every"],
+            None if columns is None else tuple(columns), plain.get("query"), plain.get("duplicates", "refuse"),
+        )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:
-        """What an outcome depends on, hashed: an outcome with another key is not this one's."""
-        what = {name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")}
+        """A hash of everything an outcome depends on; a stored outcome with another key is run again."""
+        what: dict[str, object] = {
+            name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")
+        }
         what |= {"measure_every": self.measure_every, "case": asdict(case), "seed": seed, "data": fingerprint}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _panel(plain: PanelDict) -> Panel:
+    return Panel(plain["y"], plain["x"], plain["title"], tuple(plain["labels"]))

@@ -1,4 +1,4 @@
-"""Tables out of outcomes: curves by round, a summary by method. Seconds stand apart: they are never the same twice."""
+"""Tables of outcomes: curves by round, and a summary by method. Times go to a file of their own: they vary by run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmc.data.files import write_whole
-from fedmc.evaluation.runner import MEASURES, Outcome
+from fedmc.evaluation.runner import MEASURES, Outcome, Row
 from fedmc.evaluation.study import Study
 
 WITHIN = 0.01  # of the pooled RMSE
@@ -38,8 +38,8 @@ class Line(NamedTuple):
 def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:
     """curves.csv, summary.csv and summary.json, times.csv."""
     lines = summary(study, outcomes)
-    curves = [("method", "seed", "round", "bytes_up", "bytes_down", *MEASURES)]
-    times: list[tuple[Any, ...]] = [("method", "seed", "round", "seconds")]
+    curves: list[tuple[object, ...]] = [("method", "seed", "round", "bytes_up", "bytes_down", *MEASURES)]
+    times: list[tuple[object, ...]] = [("method", "seed", "round", "seconds")]
     for outcome in outcomes:
         for row in outcome.rows:
             measured = [row.get(name) for name in MEASURES]
@@ -65,55 +65,62 @@ def summary(study: Study, outcomes: Sequence[Outcome]) -> list[Line]:
     ]
 
 
-def _line(outcomes: Sequence[Outcome], pooled: dict[int, float]) -> Line:
+def _line(outcomes: Sequence[Outcome], pooled: dict[int, float | None]) -> Line:
     ends = np.array([_end(outcome, "test_rmse") for outcome in outcomes], float)
     objectives = [_end(outcome, "objective") for outcome in outcomes]
     federated = outcomes[0].rows[0]["round"] is not None if outcomes[0].rows else True
     marks = [pooled.get(outcome.seed) for outcome in outcomes]
     gap = None
-    reached: list[dict[str, Any] | None] = [None]
+    reached: list[Row | None] = [None]
     if all(mark is not None for mark in marks):
         gap = float(100 * np.mean(ends / np.array(marks, float) - 1))
         if federated:
             pairs = zip(outcomes, marks, strict=True)
             reached = [_reach(outcome, mark) for outcome, mark in pairs if mark is not None]
-    sizes = [(outcome.rows[-1]["up"] + outcome.rows[-1]["down"]) / 1e6 for outcome in outcomes if federated]
+    sizes = [_megabytes(outcome.rows[-1]) for outcome in outcomes if federated]
     return Line(
         outcomes[0].label,
         len(outcomes),
         float(np.mean(ends)),
         float(np.std(ends)),
         gap,
-        None if None in objectives else float(np.mean(objectives)),
+        None if None in objectives else float(np.mean(np.array(objectives, float))),
         _mean(reached, "round"),
         _mean(reached, "megabytes"),
         float(np.mean(sizes)) if sizes else None,
         _mean(reached, "seconds"),
-        float(np.mean([outcome.rows[-1]["seconds"] for outcome in outcomes])),
+        float(np.mean(np.array([_end(outcome, "seconds") for outcome in outcomes], float))),
         sum(outcome.diverged is not None for outcome in outcomes),
     )
 
 
-def _end(outcome: Outcome, name: str) -> Any:
+def _end(outcome: Outcome, name: str) -> float | None:
+    """A measure after the last round."""
     return outcome.rows[-1].get(name)
 
 
-def _reach(outcome: Outcome, mark: float) -> dict[str, Any] | None:
+def _reach(outcome: Outcome, mark: float) -> Row | None:
     """The first round from which on the test RMSE stays within 1 % of the mark."""
-    above = [place for place, row in enumerate(outcome.rows) if not row["test_rmse"] <= mark * (1 + WITHIN)]
-    first = above[-1] + 1 if above else 0
+    errors = np.array([row["test_rmse"] for row in outcome.rows], float)
+    above = np.flatnonzero(~(errors <= mark * (1 + WITHIN)))
+    first = int(above[-1]) + 1 if len(above) else 0
     if first >= len(outcome.rows):
         return None
     row = outcome.rows[first]
-    return row | {"megabytes": (row["up"] + row["down"]) / 1e6}
+    return row | {"megabytes": _megabytes(row)}
 
 
-def _mean(rows: Sequence[dict[str, Any] | None], name: str) -> float | None:
+def _megabytes(row: Row) -> float:
+    """What travelled up to a round, both ways."""
+    return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
+
+
+def _mean(rows: Sequence[Row | None], name: str) -> float | None:
     values = [row[name] for row in rows if row is not None]
-    return float(np.mean(values)) if len(values) == len(rows) else None
+    return float(np.mean(np.array(values, float))) if len(values) == len(rows) else None
 
 
-def _csv(rows: Sequence[Sequence[Any]]) -> bytes:
+def _csv(rows: Sequence[Sequence[object]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["" if v is None else v for v in row] for row in rows])
     return text.getvalue().encode()

@@ -6,15 +6,16 @@ The first stage travels with the request itself (`Invitation`); the others are s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.algorithms.messages import length
+from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError
-from fedmc.federation.wire import OK, Request, from_bytes, to_bytes
+from fedmc.federation.wire import OK, Request, Words, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
-from fedmc.privacy.secagg.protocol import Advert, Revealed, Session
-from fedmc.training.fixed_point import length_of
+from fedmc.privacy.secagg.session import Advert, Revealed, Session
 from fedmc.types import Array
 
 Arrays = dict[str, Array]
@@ -37,18 +38,18 @@ class Stage(NamedTuple):
 def session_of(request: Request, items: int) -> Session:
     """As both sides work it out. All that members are asked is part of its name, and so of every key and signature:
     a server that asks one of them something else has no session with it."""
-    cast, invitation = request.cast, request.invitation
+    broadcast, invitation = request.broadcast, request.invitation
     assert invitation is not None
-    name = f"{request.run}/{cast.task}/{invitation.token}/{request.common}"
-    return Session(name, cast.round, invitation.cohort, invitation.threshold, length_of(cast, items))
+    name = f"{request.run}/{broadcast.task}/{invitation.token}/{request.common}"
+    return Session(name, broadcast.round, invitation.cohort, invitation.threshold, length(schema_of(broadcast, items)))
 
 
 def encode_stage(stage: Stage) -> bytes:
-    words = {"token": stage.token, "client": stage.client, "stage": stage.stage, "status": stage.status}
+    words: Words = {"token": stage.token, "client": stage.client, "stage": stage.stage, "status": stage.status}
     return to_bytes(stage.arrays, words)
 
 
-def decode_stage(arrays: Arrays, words: dict[str, Any]) -> Stage:
+def decode_stage(arrays: Arrays, words: Words) -> Stage:
     try:
         return Stage(str(words["token"]), int(words["client"]), str(words["stage"]), arrays, str(words["status"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -65,7 +66,7 @@ def from_adverts(adverts: list[Advert]) -> Arrays:
         "new": np.array([advert.new for advert in adverts], np.uint8),
         "seal": _rows([advert.seal_key for advert in adverts], KEY),
         "mask": _rows([advert.mask_key for advert in adverts], KEY),
-        "promises": _rows([advert.promise for advert in adverts], KEY),
+        "commitments": _rows([advert.commitment for advert in adverts], KEY),
         "signatures": _rows([advert.signature for advert in adverts], SIGNATURE),
     }
 
@@ -74,10 +75,10 @@ def to_adverts(arrays: Arrays) -> list[Advert]:
     members = _numbers(arrays, "members")
     count = len(members)
     new = _bytes_of(arrays, "new", count)
-    seal, mask, promises = (_contents(arrays, name, count, KEY) for name in ("seal", "mask", "promises"))
+    seal, mask, commitments = (_contents(arrays, name, count, KEY) for name in ("seal", "mask", "commitments"))
     signatures = _contents(arrays, "signatures", count, SIGNATURE)
     flags = [flag != 0 for flag in new]
-    return [Advert(*one) for one in zip(members, seal, mask, signatures, flags, promises, strict=True)]
+    return [Advert(*one) for one in zip(members, seal, mask, signatures, flags, commitments, strict=True)]
 
 
 def from_table(table: Mapping[int, bytes], size: int, name: str = "members") -> Arrays:

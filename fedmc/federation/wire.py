@@ -6,28 +6,33 @@ carries a status word and, where that is "ok", one client's Sums. Nothing else: 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
 from fedmc import __version__
-from fedmc.algorithms.messages import Broadcast, Rows, Sparse, Sums
+from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Value
 from fedmc.algorithms.settings import Settings
-from fedmc.errors import DataError, InputError
-from fedmc.problem.subproblem import Scaling
+from fedmc.errors import DataError, InputError, UnknownNameError
+from fedmc.privacy.secagg.serial import digest
+from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
+Arrays = dict[str, Array]
+Words = dict[str, Any]  # what JSON can hold
+SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
 OK = "ok"
 STATUS = {
     OK: "counted",
     "wrong-version": "the node runs another version of fedmc: install the same one",
     "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
     "wrong-settings": "the settings do not match their hash, or the node cannot run them",
+    "missing-plugin": "the run names a plug-in that the node has not installed: install its package there",
     "wrong-round": "the round is behind one that the node has already committed",
     "wrong-privacy": "the node's organisation did not agree to this kind of run: its config.toml says to which",
     "over-budget": "the node's organisation would go over its privacy budget: its own log says by how much",
@@ -52,13 +57,15 @@ class Invitation(NamedTuple):
 
 
 class Request(NamedTuple):
+    """What one node is asked: a broadcast, and what only this node needs to know."""
+
     run: str
     client: int  # the node's number
-    cast: Broadcast
+    broadcast: Broadcast
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
     version: str = __version__
-    factor: float = 1.0  # how much of that round's change was counted, where changes are clipped
+    factor: float = 1.0  # how much of that round's update was counted, where updates are clipped
     invitation: Invitation | None = None
 
     @property
@@ -73,10 +80,7 @@ class Request(NamedTuple):
 
     def hash(self, **without: None) -> str:
         arrays, words = encode(self)
-        digest = hashlib.sha256(json.dumps(words | without, sort_keys=True).encode())
-        for name in sorted(arrays):
-            digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
-        return digest.hexdigest()
+        return digest(words | without, arrays).hex()
 
 
 class Reply(NamedTuple):
@@ -89,65 +93,67 @@ class Reply(NamedTuple):
 
 
 def hash_of(settings: Settings) -> str:
-    return hashlib.sha256(json.dumps(settings.to_dict(), sort_keys=True).encode()).hexdigest()
+    return digest(settings.to_dict()).hex()
 
 
 def portable(settings: Settings) -> None:
-    """Refuse settings that do not survive as words: a penalty, loss, sampler or method of the user's own."""
+    """Refuse settings that cannot be written as words: a penalty, loss, sampler or algorithm given as an object."""
     try:
-        same = Settings(**settings.to_dict()).to_dict() == settings.to_dict()
+        same = Settings.from_dict(settings.to_dict()).to_dict() == settings.to_dict()
     except InputError:
         same = False
     if not same:
-        raise InputError("a federation takes settings in words only: nodes run nothing but what they installed")
+        raise InputError(
+            "a federation takes settings in words only, since nodes run nothing but what they installed: "
+            "install a plug-in package at every node, and give its name"
+        )
 
 
-def encode(request: Request) -> tuple[dict[str, Array], dict[str, Any]]:
+def encode(request: Request) -> tuple[Arrays, Words]:
     """Arrays and words of a request."""
-    cast = request.cast
-    arrays = {"V": cast.V, "beta": np.asarray(cast.beta)}
-    if cast.memory is not None:
-        arrays["memory"] = cast.memory
-    words = {
+    broadcast = request.broadcast
+    arrays = {"V": broadcast.V} | {SHARED + name: array for name, array in broadcast.shared.arrays.items()}
+    words: Words = {
         "run": request.run, "client": request.client, "counted": request.counted, "catalogue": request.catalogue,
-        "version": request.version, "task": cast.task, "round": cast.round, "clients": cast.clients,
-        "settings": cast.settings.to_dict(), "settings_hash": hash_of(cast.settings), "full": cast.full,
-        "mean": float(cast.scaling.mean).hex(), "scale": float(cast.scaling.scale).hex(),
+        "version": request.version, "task": broadcast.task, "round": broadcast.round, "clients": broadcast.clients,
+        "settings": broadcast.settings.to_dict(), "settings_hash": hash_of(broadcast.settings), "full": broadcast.full,
+        "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
         "factor": float(request.factor).hex(), "invitation": request.invitation,
     }  # fmt: skip
     return arrays, words
 
 
-def decode(arrays: dict[str, Array], words: dict[str, Any]) -> Request:
+def decode(arrays: Arrays, words: Words) -> Request:
     """The request; settings that do not match their hash are refused."""
     try:
-        settings = Settings(**words["settings"])
-        if hash_of(settings) != words["settings_hash"]:
+        settings = Settings.from_dict(words["settings"])
+        if words["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
             raise DataError("the settings do not match their hash")
         scaling = Scaling(float.fromhex(words["mean"]), float.fromhex(words["scale"]))
-        beta = arrays["beta"]
-        cast = Broadcast(
+        shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
+        broadcast = Broadcast(
             words["task"], int(words["round"]), int(words["clients"]), settings,
-            np.ascontiguousarray(arrays["V"], settings.dtype), beta if beta.ndim else beta.item(), scaling,
-            arrays.get("memory"), bool(words["full"]),
+            np.ascontiguousarray(arrays["V"], settings.dtype), scaling, Shared(shared), bool(words["full"]),
         )  # fmt: skip
         return Request(
-            str(words["run"]), int(words["client"]), cast, int(words["counted"]), words["catalogue"], words["version"],
-            float.fromhex(words["factor"]), _invitation(words["invitation"]),
+            str(words["run"]), int(words["client"]), broadcast, int(words["counted"]), words["catalogue"],
+            words["version"], float.fromhex(words["factor"]), _invitation(words["invitation"]),
         )  # fmt: skip
+    except UnknownNameError:
+        raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise DataError(f"not a request of this protocol: {error}") from None
 
 
-def _invitation(words: list[Any] | None) -> Invitation | None:
+def _invitation(words: Sequence[Any] | None) -> Invitation | None:
     if words is None:
         return None
     token, cohort, threshold = words
     return Invitation(str(token), tuple(int(member) for member in cohort), int(threshold))
 
 
-def encode_reply(reply: Reply) -> tuple[dict[str, Array], dict[str, Any]]:
-    words = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
+def encode_reply(reply: Reply) -> tuple[Arrays, Words]:
+    words: Words = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
     arrays: dict[str, Array] = {}
     heights = {}
     for name, part in ({} if reply.sums is None else reply.sums.parts).items():
@@ -159,10 +165,10 @@ def encode_reply(reply: Reply) -> tuple[dict[str, Array], dict[str, Any]]:
     return arrays, words | {"heights": heights}
 
 
-def decode_reply(arrays: dict[str, Array], words: dict[str, Any]) -> Reply:
+def decode_reply(arrays: Arrays, words: Words) -> Reply:
     try:
         heights = words["heights"]
-        parts: dict[str, Any] = {name: part for name, part in arrays.items() if "/" not in name}
+        parts: dict[str, Value] = {name: part for name, part in arrays.items() if "/" not in name}
         for name, height in heights.items():
             parts[name] = Rows(arrays[f"{name}/rows"], arrays[f"{name}/values"], int(height))
         sums = Sums.of(**parts) if words["status"] == OK else None
@@ -173,16 +179,16 @@ def decode_reply(arrays: dict[str, Array], words: dict[str, Any]) -> Reply:
         raise DataError(f"not a reply of this protocol: {error}") from None
 
 
-def to_bytes(arrays: dict[str, Array], words: dict[str, Any]) -> bytes:
+def to_bytes(arrays: Mapping[str, Array], words: Words) -> bytes:
     """One file of both; the same content gives the same bytes."""
     file = io.BytesIO()
     text = np.frombuffer(json.dumps(words, sort_keys=True).encode(), np.uint8)
-    content: dict[str, Any] = {"words.json": text} | {name: arrays[name] for name in sorted(arrays)}
-    np.savez(file, **content)
+    content = {"words.json": text} | {name: arrays[name] for name in sorted(arrays)}
+    np.savez(file, **content)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def from_bytes(content: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+def from_bytes(content: bytes) -> tuple[Arrays, Words]:
     """Back again; anything else is refused, and nothing in it is run."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:

@@ -1,21 +1,16 @@
-"""Compiled loops that draw items for made-up ratings: different ones, popular ones more often."""
+"""Compiled loops that draw the items of synthetic ratings, without repeats and by popularity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit as _njit
 from numba import prange
 
+from fedmc.kernels.compiler import njit
 from fedmc.types import Array
-
-njit: Callable[..., Any] = _njit
 
 
 @njit(cache=True, nogil=True)
-def _next(state: Any) -> Any:
+def _next(state: np.uint64) -> tuple[np.uint64, np.uint64]:
     """splitmix64: (new state, 64 random bits)"""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     z = state
@@ -26,7 +21,7 @@ def _next(state: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def alias_table(weights: Array) -> tuple[Array, Array]:
-    """Walker's tables: draw an index k uniformly, keep it with chance keep[k], else take other[k]."""
+    """Walker's alias tables: draw an index k uniformly, keep it with chance keep[k], else take other[k]."""
     n = weights.size
     keep = weights * (n / weights.sum())
     other = np.arange(n).astype(np.int32)
@@ -58,7 +53,7 @@ def alias_table(weights: Array) -> tuple[Array, Array]:
 
 @njit(cache=True, nogil=True, parallel=True)
 def draw_items(indptr: Array, weights: Array, keep: Array, other: Array, seeds: Array, indices: Array) -> None:
-    """Fill each row with that many different items, popular ones more often, sorted. A row depends on its seed only.
+    """Fill each row with different items, drawn in proportion to `weights` and sorted. A row depends on its seed only.
 
     Rows with few items draw and reject repeats; long ones take the smallest of exponential keys E/weight.
     """

@@ -1,29 +1,24 @@
-"""The compiled building blocks of the kernels: factors of a row's ratings gathered into padded lines, and their Gram.
+"""Compiled building blocks of the kernels: gather the factors of a row's ratings, and compute their Gram.
 
-The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`lanes`), and the Gram grows
-by tiles of 4 lines and 2 packs that stay in registers over the block. Nothing here allocates, or counts references.
+The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`simd`). The Gram
+is summed in tiles of 4 lines and 2 packs that stay in registers over the block. Nothing here allocates memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from numba import njit as _njit
-
+from fedmc.kernels.compiler import inlined
 from fedmc.kernels.simd import fma, lanes, load, load_part, plus, splat, spread, store, times, total
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
-njit: Callable[..., Any] = _njit  # its own type hints describe another class
-inlined: Callable[..., Any] = njit(cache=True, nogil=True, forceinline=True, _nrt=False)
+ScaledRatings = tuple[Array, Array, Array, Scalar, Scalar]  # indptr, indices, ratings, shift, 1/scale
 
 BLOCK = 64  # ratings whose factors are gathered at a time
-WHOLE = 12  # ratings up to which half of the Gram is not worth mirroring
+WHOLE = 12  # ratings up to which computing the whole Gram is faster than half of it and mirroring
 
 
 @inlined
 def whole_packs(count: int, pack: int) -> int:
-    """The next multiple of a pack."""
+    """`count` rounded up to whole packs."""
     return (count + pack - 1) // pack * pack
 
 
@@ -54,7 +49,7 @@ def add_line(values: Array, line: int, sums: Array, row: int) -> None:
 
 @inlined
 def gather(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array
 ) -> None:
     """The factors and the scaled ratings of one block."""
     for k in range(start, stop):
@@ -66,7 +61,7 @@ def gather(
 def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool, minus: bool) -> None:
     """G += sum p p' (`minus`: -=) over the first lines of P: all of it, or the packs on and right of the diagonal.
 
-    G lies in the lines from `top` on; `fresh`: it is taken as 0 before.
+    G starts in line `top`; `fresh` overwrites it instead of adding.
     """
     width, step = P.shape[1], lanes(P)
     zero, sign = splat(P.dtype.type(0)), splat(P.dtype.type(-1 if minus else 1))
@@ -139,7 +134,7 @@ def mirror(G: Array, top: int) -> None:
 
 @inlined
 def gram(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
     P: Array, m: Array, G: Array, top: int, b: Array,
 ) -> None:  # fmt: skip
     """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G begins in line `top`."""
@@ -158,7 +153,7 @@ def gram(
 
 
 @inlined
-def dot(P: Array, line: int, x: Array) -> Any:
+def dot(P: Array, line: int, x: Array) -> Scalar:
     """p'x"""
     sum = splat(P.dtype.type(0))
     for c in range(0, P.shape[1], lanes(P)):

@@ -1,17 +1,12 @@
-"""Compiled loops over tables: from rows in file order to sorted sparse rows, and the Netflix text format."""
+"""Compiled parsing loops: from rows in file order to sorted sparse rows, and the Netflix text format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit as _njit
 from numba import prange
 
+from fedmc.kernels.compiler import njit
 from fedmc.types import Array
-
-njit: Callable[..., Any] = _njit
 
 
 @njit(cache=True, nogil=True)

@@ -1,19 +1,17 @@
-"""Plain numpy twins of the kernels, one row at a time: slow, readable, and what the kernels are held to.
+"""Plain numpy twins of the kernels, one row at a time: slow and readable, the oracle of the tests.
 
-They take the arguments of their namesakes in `kernels.py` and `solves.py`.
+They take the arguments of the functions of the same name in `steps.py` and `solves.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
 
 def _row(
-    row: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array
+    row: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array
 ) -> tuple[Array, Array]:
     """The factors f_k (one a line) and the scaled ratings m_k of a row."""
     here = slice(indptr[row], indptr[row + 1])
@@ -21,8 +19,8 @@ def _row(
 
 
 def prox_steps(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int, passes: bool = False,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, L: Scalar, N: int, passes: bool = False,
 ) -> Array:  # fmt: skip
     out = X.copy()
     for row, x in enumerate(out):
@@ -36,8 +34,8 @@ def prox_steps(
 
 
 def exact_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     out = X.copy()
     fixed = np.setdiff1d(np.arange(X.shape[1]), free)
@@ -64,7 +62,7 @@ def minimise(A: Array, b: Array, x: Array, l1: Array, l2: Array, lo: Array, hi: 
 
 
 def packed_grams(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array, free: Array
 ) -> Array:
     lines = []
     for row in range(len(indptr) - 1):
@@ -86,7 +84,9 @@ def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array,
     return out
 
 
-def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def gradient_rows(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     out = np.empty_like(X)
     for row, x in enumerate(X):
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)
@@ -94,7 +94,9 @@ def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv
     return out
 
 
-def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def squared_errors(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     out = np.empty(len(X))
     for row, x in enumerate(X):
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)

@@ -1,34 +1,35 @@
-"""Compiled solves of the inner problem to its end; `reference.py` holds their numpy twins.
+"""Compiled exact solves of the sub-problem; `reference.py` holds their numpy twins.
 
 Row x with G = sum f f' and b = sum m f minimises
 
     1/2 x'G x - b'x + sum_a ( l1_a |x_a| + l2_a/2 x_a^2 + rho_a/2 (x_a - anchor_a)^2 ),     lo <= x <= hi
 
 over its free coordinates: by one Cholesky where it is quadratic and unbounded, else by coordinate descent on the Gram
-until no coordinate moves. What a client sends of an item with `update="curvature"` is its G and b, packed: the lower
-triangle of G line by line, then b. Coordinates that are fixed are taken into b.
+until no coordinate moves. With `update="curvature"` a client sends G and b of an item, packed: the lower
+triangle of G line by line, then b. The contribution of fixed coordinates is subtracted from b.
 
 A system A x = b lies in one array: A in its first `size` columns, b in the next, lines padded to whole packs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 
 from fedmc.kernels import threads
-from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, inlined, mirror, njit, whole_packs
-from fedmc.kernels.simd import fma, known, lanes, load, padded, splat, spread, store, times, total
-from fedmc.types import Array
+from fedmc.kernels.compiler import inlined, njit
+from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, mirror, whole_packs
+from fedmc.kernels.simd import fma, lanes, load, padded, splat, spread, static_length, store, times, total
+from fedmc.types import Array, Scalar
 
-MOST_SWEEPS = 2000  # of coordinate descent; a handful is the rule
-FEW = 8  # ratings of a row that are not worth a Gram of their own
+MAX_SWEEPS = 2000  # of coordinate descent; usually a handful is enough
+FEW = 8  # ratings up to which a row is packed without forming its Gram
 
 
 @inlined
-def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> None:
+def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) -> None:
     """A[target] += weight A[source], from the pack that holds column `start` on."""
     step = lanes(A)
     factor = splat(weight)
@@ -37,13 +38,13 @@ def _add_line(A: Array, source: int, target: int, weight: Any, start: int) -> No
 
 
 @inlined
-def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
-    """x = A^-1 b by Cholesky, on and right of the diagonal; a direction whose pivot vanishes stays 0."""
+def _solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
+    """x = A^-1 b by Cholesky, on and right of the diagonal; a direction with a vanishing pivot is set to 0."""
     step = lanes(A)
     x[:] = 0
     for c in range(size):
         pivot = A[c, c]
-        root = x.dtype.type(0) if pivot <= tiny else x.dtype.type(1) / np.sqrt(pivot)  # not-a-number stays so
+        root = x.dtype.type(0) if pivot <= tiny else x.dtype.type(1) / np.sqrt(pivot)  # NaN stays NaN
         for k in range(c // step * step, A.shape[1], step):
             store(A, (c, k), times(splat(root), load(A, (c, k))))
         for a in range(c + 1, size):
@@ -52,21 +53,21 @@ def _solve(A: Array, size: int, x: Array, tiny: Any) -> None:
         sum = splat(x.dtype.type(0))
         for k in range(c // step * step, A.shape[1], step):
             sum = fma(load(A, (c, k)), load(x, k), sum)  # x is still 0 up to column c and beyond the last
-        known = total(sum)
-        x[c] = 0 if A[c, c] == 0 else (A[c, size] - known) / A[c, c]
+        solved = total(sum)
+        x[c] = 0 if A[c, c] == 0 else (A[c, size] - solved) / A[c, c]
 
 
 @inlined
-def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Any) -> None:
+def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Scalar) -> None:
     """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x.
 
-    Line `size` of A is working space: what A x leaves of b.
+    Line `size` of A is working space: the residual b - A x.
     """
     for a in range(size):
         A[size, a] = A[a, size]
     for a in range(size):
         _add_line(A, a, size, -x[a], 0)
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MAX_SWEEPS):
         moved = largest = x.dtype.type(0)
         for a in range(size):
             z = A[size, a] + A[a, a] * x[a]
@@ -75,7 +76,7 @@ def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tol
             elif z < -l1[a]:
                 z += l1[a]
             else:
-                z *= x.dtype.type(0)  # not-a-number stays so
+                z *= x.dtype.type(0)  # NaN stays NaN
             z = min(max(z / A[a, a] if A[a, a] > 0 else x.dtype.type(0), lo[a]), hi[a])
             change = z - x[a]
             _add_line(A, a, size, -change, 0)
@@ -86,8 +87,8 @@ def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tol
 
 
 @inlined
-def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any:
-    """The system over the free coordinates, the others as x has them; returns the largest entry on the diagonal."""
+def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Scalar:
+    """Fill A with the system over the free coordinates, the others fixed at x; return the largest diagonal entry."""
     largest = b.dtype.type(0)
     for a in range(free.size):
         i = free[a]
@@ -107,12 +108,12 @@ def _fill(A: Array, G: Array, b: Array, x: Array, free: Array, l2: Array) -> Any
 
 
 @lru_cache
-def _exact_rows(line: int, columns: int) -> Any:
-    """The loop for lines (of G, of A) of lengths that are known when compiling, or (0) of any."""
+def _exact_rows(line: int, columns: int) -> Callable[..., None]:
+    """The loop compiled for these row lengths of G and A; 0 means any length."""
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
         out: Array, rho: Array, anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
     ) -> None:  # fmt: skip
         dtype, width, size = out.dtype, out.shape[1], free.size
@@ -144,25 +145,25 @@ def _exact_rows(line: int, columns: int) -> Any:
 
 
 def exact_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     """The minimiser of each row over its `free` coordinates; the others stay as X has them.
 
-    Penalties come one per free coordinate. `closed`: there is neither l1 nor a bound, so one Cholesky does it.
+    Penalties have one number per free coordinate. `closed`: neither l1 nor a bound, so one Cholesky solves a row.
     """
     ratings_of = indptr, indices, ratings, shift, inv
     return solve_rows(*ratings_of, F, X.copy(), rho, anchor, l1, l2, lo, hi, free, closed)
 
 
 def solve_rows(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array, rho: Array,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, out: Array, rho: Array,
     anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
     """`exact_rows`, in place."""
     dtype, line = out.dtype, padded(out.shape[1], out.dtype)
     effort = len(indices) * line * line / 2 + len(out) * len(free) ** 3 / 3
-    loop = _exact_rows(known(line, dtype), known(padded(len(free) + 1, dtype), dtype))
+    loop = _exact_rows(static_length(line, dtype), static_length(padded(len(free) + 1, dtype), dtype))
     arguments = indptr, indices, ratings, shift, inv, F, out, rho, anchor, l1, l2, lo, hi, free, closed
     threads.over_rows(loop, indptr, effort, *arguments)
     return out
@@ -170,10 +171,10 @@ def solve_rows(
 
 @inlined
 def _gather_free(
-    begin: int, end: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
-    leading: bool, P: Array, line: int,
+    begin: int, end: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array,
+    free: Array, leading: bool, P: Array, line: int,
 ) -> None:  # fmt: skip
-    """Lines of the free coordinates and then the rating, less what the fixed coordinates explain of it."""
+    """Rows of the free coordinates, then the rating minus what the fixed coordinates predict of it."""
     size = free.size
     for k in range(begin, end):
         f, at = F[indices[k]], line + k - begin
@@ -190,9 +191,9 @@ def _gather_free(
 
 @inlined
 def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array) -> None:
-    """A row with few ratings, straight from its lines; those from `plus_lines` on count negative."""
+    """The packed Gram of a row with few ratings, from its lines; lines from `plus_lines` on are subtracted."""
     minus = splat(P.dtype.type(-1))
-    if plus_lines == 1 and lines == 2:  # what most rows of a small client are
+    if plus_lines == 1 and lines == 2:  # the most frequent case in small clients
         for t in range(table.shape[0]):
             a, c = table[t, 0], table[t, 1]
             old = times(spread(P, (1, a)), load(P, (1, c)))
@@ -213,7 +214,7 @@ def _table(size: int, pack: int) -> Array:
     """(line, column, place) of the packs that a packed row is written by, in order.
 
     With the rating as one more coordinate, [lower triangle of G, b] is the lower triangle of the larger Gram without
-    its last entry. A pack that reaches beyond its line is written over by the next one.
+    its last entry. The next pack overwrites what a pack writes beyond its line.
     """
     lines = [(a, a * (a + 1) // 2, a + (a < size)) for a in range(size + 1)]
     found = [(a, c, first + c) for a, first, length in lines for c in range(0, length, pack)]
@@ -221,29 +222,29 @@ def _table(size: int, pack: int) -> Array:
 
 
 @lru_cache
-def _packed_rows(line: int) -> Any:
+def _packed_rows(line: int) -> Callable[..., None]:
     """As `_exact_rows`. With `targets` row k is added to line targets[k] of `out`, from line `first` to `last`."""
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        less: Array, had: Array, fixed: Array, free: Array, table: Array, targets: Array, out: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+        previous: Array, had_previous: Array, fixed: Array, free: Array, table: Array, targets: Array, out: Array,
     ) -> None:  # fmt: skip
         dtype, size, adding = F.dtype, free.size, targets.size > 0
-        leading = size == 0 or free[size - 1] == size - 1  # nothing to pick: the free ones come first
+        leading = size == 0 or free[size - 1] == size - 1  # the free coordinates come first, so rows are copied whole
         wide = line if line > 0 else whole_packs(size + 1, lanes(F))
         P, G = np.zeros((BLOCK, wide), dtype), np.zeros((wide, wide), dtype)
-        packed = np.zeros((1, out.shape[1] + lanes(F)), dtype)  # the last pack may reach beyond the end
+        packed = np.zeros((1, out.shape[1] + lanes(F)), dtype)  # room for the last pack, which may reach beyond the end
         for row in range(0 if adding else first, targets.size if adding else last):
             if adding and (targets[row] < first or targets[row] >= last):
                 continue
             start, stop = indptr[row], indptr[row + 1]
             count = stop - start
-            both = less.shape[0] > 0 and count > 0 and had[indices[start]]
+            both = previous.shape[0] > 0 and count > 0 and had_previous[indices[start]]
             if count <= FEW:
                 _gather_free(start, stop, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
                 if both:
-                    _gather_free(start, stop, indices, ratings, shift, inv, less, fixed, free, leading, P, count)
+                    _gather_free(start, stop, indices, ratings, shift, inv, previous, fixed, free, leading, P, count)
                 _few(P, count, 2 * count if both else count, table, packed[0])
             else:
                 for begin in range(start, stop, BLOCK):
@@ -251,7 +252,7 @@ def _packed_rows(line: int) -> Any:
                     _gather_free(begin, end, indices, ratings, shift, inv, F, fixed, free, leading, P, 0)
                     add_gram(P, end - begin, G, 0, False, begin == start, False)
                     if both:
-                        _gather_free(begin, end, indices, ratings, shift, inv, less, fixed, free, leading, P, 0)
+                        _gather_free(begin, end, indices, ratings, shift, inv, previous, fixed, free, leading, P, 0)
                         add_gram(P, end - begin, G, 0, False, False, True)
                 mirror(G, 0)
                 for t in range(table.shape[0]):
@@ -265,45 +266,45 @@ def _packed_rows(line: int) -> Any:
 
 
 def packed_grams(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, fixed: Array, free: Array,
-    less: Array | None = None,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array, free: Array,
+    previous: Array | None = None,
 ) -> Array:  # fmt: skip
     """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values (else 0).
 
-    With `less`, minus the same of these factors.
+    With `previous` factors, minus their packed Grams.
     """
     out = np.empty((len(indptr) - 1, len(free) * (len(free) + 3) // 2), F.dtype)
     ratings_of = indptr, indices, ratings, shift, inv
-    _packed(out, np.empty(0, np.int32), *ratings_of, F, fixed, free, less, np.ones(len(F), np.bool_))
+    _packed(out, np.empty(0, np.int32), *ratings_of, F, fixed, free, previous, np.ones(len(F), np.bool_))
     return out
 
 
 def add_packed_grams(
-    sums: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-    fixed: Array, free: Array, less: Array | None, had: Array,
+    sums: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    fixed: Array, free: Array, previous: Array | None, had_previous: Array,
 ) -> None:  # fmt: skip
     """sums[targets[k]] += the packed Gram of row k, one row after the other.
 
-    Where F `had` no forerunner in `less`, none of the row's had.
+    `had_previous` says which factors in F have a row in `previous`; within a row of ratings all have one or none has.
     """
-    _packed(sums, targets, indptr, indices, ratings, shift, inv, F, fixed, free, less, had)
+    _packed(sums, targets, indptr, indices, ratings, shift, inv, F, fixed, free, previous, had_previous)
 
 
 def _packed(
-    out: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-    fixed: Array, free: Array, less: Array | None, had: Array,
+    out: Array, targets: Array, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    fixed: Array, free: Array, previous: Array | None, had_previous: Array,
 ) -> None:  # fmt: skip
     size, line = len(free), padded(len(free) + 1, F.dtype)
-    others = np.empty((0, F.shape[1]), F.dtype) if less is None else less
-    effort = len(indices) * line * line * (1 if less is None else 2) / 2 + 2 * len(indptr) * out.shape[1]
+    others = np.empty((0, F.shape[1]), F.dtype) if previous is None else previous
+    effort = len(indices) * line * line * (1 if previous is None else 2) / 2 + 2 * len(indptr) * out.shape[1]
     table = _table(size, padded(1, F.dtype))
-    parts = indptr, indices, ratings, shift, inv, F, others, had, fixed, free, table, targets, out
+    parts = indptr, indices, ratings, shift, inv, F, others, had_previous, fixed, free, table, targets, out
     work = threads.gathered(np.diff(indptr), targets, len(out)) if len(targets) else indptr
-    threads.over_rows(_packed_rows(known(line, F.dtype)), work, effort, *parts)
+    threads.over_rows(_packed_rows(static_length(line, F.dtype)), work, effort, *parts)
 
 
 @lru_cache
-def _solve_packed(columns: int) -> Any:
+def _solve_packed(columns: int) -> Callable[..., None]:
     """As `_exact_rows`."""
 
     @njit(cache=True, nogil=True)
@@ -340,6 +341,6 @@ def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array,
     rows, size = X.shape
     out = X.astype(np.float64)
     effort = rows * (size + 4) ** 3 / 3
-    loop = _solve_packed(known(padded(size + 1, out.dtype), out.dtype))
+    loop = _solve_packed(static_length(padded(size + 1, out.dtype), out.dtype))
     threads.over_rows(loop, np.arange(rows + 1), effort, S, out, l1, l2, lo, hi, closed)
     return out

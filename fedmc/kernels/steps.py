@@ -1,7 +1,7 @@
-"""The compiled inner loops; `reference.py` holds a plain numpy twin of each, which is its oracle.
+"""Compiled proximal gradient steps; `reference.py` holds a plain numpy twin of each, its oracle in tests.
 
 Rows of U are independent given W, and rows of W given U, so one kernel serves both halves. Row x with ratings
-m_k of the columns k needs of the other side's factors F only
+m_k of the columns k depends on the other side's factors F only through
 
     G = sum_k f_k f_k'        b = sum_k m_k f_k        gradient = G x - b
 
@@ -9,20 +9,23 @@ after which a step costs r^2 instead of a pass over the ratings. `rho` and `anch
 rho/2 (x - anchor)^2 of the W-half; rho has a row for each row of X, or one for all, or none (the U-half, not coupled).
 Ratings are read as (m - shift) * inv, so that centring and scaling need no copy of the data.
 
-Each loop works on the rows from `first` to `last`; `threads.over_rows` shares them out. A row's arithmetic never
-depends on how: same seed, same bits.
+Each loop works on the rows from `first` to `last`; `threads.over_rows` divides the rows among threads. A row's
+arithmetic does not depend on that division: same seed, same bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmc.kernels import threads
+from fedmc.kernels.compiler import inlined, njit
 from fedmc.kernels.gram import (
     BLOCK,
+    ScaledRatings,
     add_gram,
     add_line,
     add_residuals,
@@ -30,15 +33,12 @@ from fedmc.kernels.gram import (
     dot,
     gather,
     gram,
-    inlined,
-    njit,
     whole_packs,
 )
 from fedmc.kernels.simd import (
     SHORT,
     clip,
     fma,
-    known,
     lanes,
     load,
     padded,
@@ -46,14 +46,15 @@ from fedmc.kernels.simd import (
     soft,
     splat,
     spread,
+    static_length,
     store,
     times,
     total,
 )
-from fedmc.types import Array
+from fedmc.types import Array, Scalar
 
-ADDED = 4  # multiply-adds that adding a number to one in memory takes as long as
-GROUP = 4  # short rows that take their steps side by side, so that none waits for the last one's arithmetic
+ADDED = 4  # cost of adding a number to one in memory, in multiply-adds
+GROUP = 4  # short rows whose steps are interleaved, which hides the latency of the arithmetic
 
 
 @inlined
@@ -102,7 +103,7 @@ def _take_steps(
     M: Array, q: Array, x: Array, rows: Array, held: int, l1: Array, scale: Array, lo: Array, hi: Array, N: int,
     smooth: bool, out: Array,
 ) -> None:  # fmt: skip
-    """N steps of each row that the group holds, and out with them."""
+    """N steps of each row in the group, written to `out`."""
     for n in range(N):
         for place in range(held):
             affine(M, q, x, place, n % 2, out.shape[1])
@@ -115,8 +116,9 @@ def _take_steps(
 
 @inlined
 def _step_map(
-    M: Array, q: Array, place: int, width: int, step: Any, scale: Array, E: Array, tie: Array, line: Array, smooth: bool
-) -> None:
+    M: Array, q: Array, place: int, width: int, step: Scalar, scale: Array, E: Array, tie: Array, line: Array,
+    smooth: bool,
+) -> None:  # fmt: skip
     """From G and b to the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
 
     Where there is neither l1 nor a bound (`smooth`), the rest of the prox goes into M and q.
@@ -124,17 +126,17 @@ def _step_map(
     one, top = M.dtype.type(1), place * M.shape[1]
     for c in range(0, M.shape[1], lanes(M)):
         factor = load(scale, c) if smooth else splat(one)
-        less = times(splat(-step), factor)
+        negative = times(splat(-step), factor)
         for k in range(width):
-            store(M, (top + k, c), fma(less, load(M, (top + k, c)), load(E, (k, c))))
+            store(M, (top + k, c), fma(negative, load(M, (top + k, c)), load(E, (k, c))))
         pull = times(load(tie, (0, c)), load(line, (0, c)))
         store(q, (place, c), times(factor, fma(splat(step), load(q, (place, c)), pull)))
 
 
 @inlined
 def _pass_steps(
-    start: int, stop: int, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, P: Array, m: Array,
-    x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Any, N: int,
+    start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array,
+    x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Scalar, N: int,
 ) -> None:  # fmt: skip
     """N steps of a row, each with a pass over its ratings; the last two lines of x are its."""
     zero, pack, first = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 2
@@ -155,10 +157,10 @@ def _pass_steps(
 
 @inlined
 def _all_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, out: Array,
-    rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int, passes: bool, free: bool, smooth: bool,
-    M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array, g: Array,
-    scale: Array,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Scalar, N: int, passes: bool, free: bool,
+    smooth: bool, M: Array, q: Array, x: Array, rows: Array, P: Array, m: Array, tie: Array, line: Array, E: Array,
+    g: Array, scale: Array,
 ) -> None:  # fmt: skip
     width, one, held, last_lines = out.shape[1], out.dtype.type(1), 0, x.shape[0] - 2
     scaled = False
@@ -210,10 +212,10 @@ def anchor_range(first: int, last: int, V: Array, Y: Array, beta: Array, out: Ar
 
 @inlined
 def dual_range(
-    first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array,
+    first: int, last: int, V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Scalar, Y: Array,
     change: Array,
 ) -> bool:  # fmt: skip
-    """Y = Y_old + step beta (W - V) and what beta W + Y grew by, on flat arrays; whether all that is finite."""
+    """Y = Y_old + step beta (W - V) and the change of beta W + Y, on flat arrays; returns whether both are finite."""
     zero, minus, one = splat(V.dtype.type(0)), splat(V.dtype.type(-1)), beta.size == 1
     pack, bad, rest = lanes(V), splat(V.dtype.type(0)), V.dtype.type(0)
     whole = first + (last - first) // pack * pack
@@ -234,18 +236,18 @@ def dual_range(
 
 
 @lru_cache
-def _prox_rows(line: int) -> Any:
-    """The loop for lines of a length that is known when compiling, or (0) of any.
+def _prox_rows(line: int) -> Callable[..., None]:
+    """The loop compiled for this row length; 0 means any length.
 
-    `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop works the anchors out
-    first and takes the dual step last; the change of beta W + Y then lies where the anchors were.
+    `tied` holds V, the old W, the old Y and beta on flat arrays, or nothing. With it the loop computes the
+    anchors first and takes the dual step last; `anchor` then holds the change of beta W + Y.
     """
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array,
-        X: Array, out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Any, N: int,
-        passes: bool, free: bool, smooth: bool, tied: Any, dual: Any, Y: Array, finite: Array,
+        first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+        X: Array, out: Array, rho: Array, anchor: Array, keep: Array, numbers: Array, step: Scalar, N: int,
+        passes: bool, free: bool, smooth: bool, tied: tuple[Array, ...], dual: Scalar, Y: Array, finite: Array,
     ) -> None:  # fmt: skip
         dtype, width = out.dtype, out.shape[1]
         size = line if line > 0 else numbers.shape[1]
@@ -287,19 +289,19 @@ class Lines(NamedTuple):
 
 
 def prox_steps(
-    indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array, rho: Array, anchor: Array,
-    l1: Array, l2: Array, lo: Array, hi: Array, L: Any, N: int, passes: bool,
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
+    anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, L: Scalar, N: int, passes: bool,
 ) -> Array:  # fmt: skip
     """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows.
 
     A row without ratings that is coupled and otherwise free has a closed form: x = k x + (1 - k) anchor with
-    k = (L/(L + rho))^N. `passes`: never by the Gram, but with a pass over the ratings for each step.
+    k = (L/(L + rho))^N. `passes`: a pass over the ratings for each step, never the Gram.
     """
     return steps((indptr, indices, ratings, shift, inv), F, X, rho, anchor, Lines.of(l1, l2, lo, hi), L, N, passes)
 
 
 def steps(
-    ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any, N: int,
+    ratings_of: ScaledRatings, F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Scalar, N: int,
     passes: bool,
 ) -> Array:  # fmt: skip
     """`prox_steps`."""
@@ -310,10 +312,10 @@ def steps(
 
 
 def item_steps(
-    ratings_of: tuple[Any, ...], U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
-    L: Any, N: int, passes: bool, dual: float,
+    ratings_of: ScaledRatings, U: Array, W: Array, V: Array, Y: Array, beta: Array, clients: int, lines: Lines,
+    L: Scalar, N: int, passes: bool, dual: float,
 ) -> tuple[Array, Array, Array, bool]:  # fmt: skip
-    """`steps` of W towards V - Y/beta and `dual_step` in one go: W, Y, what beta W + Y grew by, and is it finite.
+    """`steps` of W towards V - Y/beta and `dual_step` fused: W, Y, the change of beta W + Y, and whether it is finite.
 
     beta has a row for each item, or one for all.
     """
@@ -326,8 +328,8 @@ def item_steps(
 
 
 def _steps(
-    out: Array, ratings_of: tuple[Any, ...], F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Any,
-    N: int, passes: bool, tied: tuple[Array, ...], dual: Any, Y: Array, finite: Array,
+    out: Array, ratings_of: ScaledRatings, F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Scalar,
+    N: int, passes: bool, tied: tuple[Array, ...], dual: Scalar, Y: Array, finite: Array,
 ) -> None:  # fmt: skip
     (rows, width), (indptr, indices, *_) = X.shape, ratings_of
     step = X.dtype.type(1 / L)
@@ -335,16 +337,17 @@ def _steps(
     keep = (L / (L + rho)) ** N if free else rho
     numbers = lines.numbers * np.array([[step], [step], [1], [1]], X.dtype)
     effort = len(indices) * width * (2 * N if passes else width / 2) + rows * N * width * 4
+    loop = _prox_rows(static_length(numbers.shape[1], X.dtype))
     threads.over_rows(
-        _prox_rows(known(numbers.shape[1], X.dtype)), indptr, effort, *ratings_of, F, X, out, rho * step, anchor, keep,
-        numbers, step, N, passes, free, lines.smooth, tied, dual, Y, finite,
+        loop, indptr, effort, *ratings_of, F, X, out, rho * step, anchor, keep, numbers, step, N, passes, free,
+        lines.smooth, tied, dual, Y, finite,
     )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def _gradient_rows(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array,
-    out: Array, size: int,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    X: Array, out: Array, size: int,
 ) -> None:  # fmt: skip
     P, m = np.zeros((BLOCK, size), X.dtype), np.zeros(BLOCK, X.dtype)
     line, g = np.zeros((1, size), X.dtype), np.zeros(size, X.dtype)
@@ -359,7 +362,9 @@ def _gradient_rows(
             out[row, a] = g[a]
 
 
-def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def gradient_rows(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     """G x - b for each row x of X, in residual form."""
     out, size = np.empty_like(X), padded(X.shape[1], X.dtype)
     effort = len(indices) * size * 4
@@ -369,8 +374,8 @@ def gradient_rows(indptr: Array, indices: Array, ratings: Array, shift: Any, inv
 
 @njit(cache=True, nogil=True)
 def _squared_errors(
-    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array,
-    out: Array, size: int,
+    first: int, last: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
+    X: Array, out: Array, size: int,
 ) -> None:  # fmt: skip
     P, m, line = np.zeros((BLOCK, size), X.dtype), np.zeros(BLOCK, X.dtype), np.zeros((1, size), X.dtype)
     for row in range(first, last):
@@ -383,7 +388,9 @@ def _squared_errors(
                 out[row] += e * e
 
 
-def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, inv: Any, F: Array, X: Array) -> Array:
+def squared_errors(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array
+) -> Array:
     """sum_k (x'f_k - m_k)^2 for each row x of X, in float64."""
     out, size = np.zeros(len(X)), padded(X.shape[1], X.dtype)
     effort = len(indices) * size * 3
@@ -392,7 +399,7 @@ def squared_errors(indptr: Array, indices: Array, ratings: Array, shift: Any, in
 
 
 @njit(cache=True)
-def frobenius(F: Array) -> Any:
+def frobenius(F: Array) -> Scalar:
     """||F'F||_F"""
     size = whole_packs(F.shape[1], lanes(F))
     P, G = np.zeros((BLOCK, size), F.dtype), np.zeros((size, size), F.dtype)
@@ -409,7 +416,7 @@ def frobenius(F: Array) -> Any:
     return np.sqrt(squares)
 
 
-# Short loops keep Python's lock: to give it away and wait for it takes longer than they do.
+# Short loops hold the GIL: releasing it and waiting for it takes longer than the loops do.
 
 
 @njit(cache=True)
@@ -417,7 +424,7 @@ def _anchors(V: Array, Y: Array, beta: Array, out: Array) -> None:
     anchor_range(0, V.size, V, Y, beta, out)
 
 
-def anchors(V: Array, Y: Array, beta: Any) -> Array:
+def anchors(V: Array, Y: Array, beta: float | Array) -> Array:
     """V - Y/beta"""
     out = np.empty_like(V)
     _anchors(V.reshape(-1), Y.reshape(-1), np.asarray(beta, V.dtype).reshape(-1), out.reshape(-1))
@@ -425,12 +432,16 @@ def anchors(V: Array, Y: Array, beta: Any) -> Array:
 
 
 @njit(cache=True)
-def _dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Any, Y: Array, change: Array) -> bool:
+def _dual_step(
+    V: Array, W_old: Array, Y_old: Array, W: Array, beta: Array, step: Scalar, Y: Array, change: Array
+) -> bool:
     return bool(dual_range(0, V.size, V, W_old, Y_old, W, beta, step, Y, change))
 
 
-def dual_step(V: Array, W_old: Array, Y_old: Array, W: Array, beta: Any, step: float) -> tuple[Array, Array, bool]:
-    """Y = Y_old + step beta (W - V), by how much beta W + Y grew, and whether that is finite."""
+def dual_step(
+    V: Array, W_old: Array, Y_old: Array, W: Array, beta: float | Array, step: float
+) -> tuple[Array, Array, bool]:
+    """Y = Y_old + step beta (W - V), the change of beta W + Y, and whether both are finite."""
     Y, change = np.empty_like(W), np.empty_like(W)
     flat = [array.reshape(-1) for array in (V, W_old, Y_old, W, np.asarray(beta, W.dtype))]
     finite = _dual_step(*flat, W.dtype.type(step), Y.reshape(-1), change.reshape(-1))

@@ -1,7 +1,7 @@
-"""Threads for the compiled loops: over clients where there are many of them, over rows inside of a large one.
+"""Threads for the compiled loops: over clients where there are many, over the rows of a large client.
 
-The kernels hold no lock while they run, so plain threads are enough. Work that is too small to share is not shared,
-and inside of a thread nothing is shared again. What comes out never depends on the number of threads.
+The kernels release the GIL, so plain threads are enough. Small work stays in one thread, and a worker thread never
+starts another. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import count, pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 VARIABLE = "FEDMC_THREADS"
-WORTH = 1_000_000  # multiply-adds below which rows are not shared
-SHARED = 300_000  # nanoseconds that a client must take for several to run side by side
-WINDOW = 8  # clients a thread whose results may wait for their turn
+WORTH = 1_000_000  # multiply-adds below which rows stay in one thread
+SHARED = 300_000  # nanoseconds a client must take for several to run in parallel
+WINDOW = 8  # clients per thread whose results may wait to be consumed
 
 _inside = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -54,7 +54,7 @@ def _by_default() -> int:
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Inside, that many threads."""
+    """Use that many threads inside the block."""
     global _limit
     before, _limit = _limit, threads
     try:
@@ -63,8 +63,8 @@ def limited(threads: int) -> Iterator[None]:
         _limit = before
 
 
-def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *arguments: Any) -> None:
-    """kernel(first, last, *arguments) for all rows, cut into pieces of about equal work where that pays."""
+def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *arguments: object) -> None:
+    """kernel(first, last, *arguments) for all rows, divided into pieces of about equal work where that is faster."""
     rows, threads = len(indptr) - 1, available()
     if threads == 1 or effort < WORTH or getattr(_inside, "thread", False):
         kernel(0, rows, *arguments)
@@ -74,7 +74,7 @@ def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *argume
 
 
 def pieces(indptr: Array, count: int) -> Array:
-    """Row bounds of pieces with about equal work, a row counting as its ratings and one more."""
+    """Row bounds of pieces with about equal work; the work of a row is its number of ratings plus one."""
     work = indptr.astype(np.int64) + np.arange(len(indptr))
     bounds: Array = np.searchsorted(work, work[-1] * np.arange(count + 1) / count)
     bounds[-1] = len(indptr) - 1
@@ -82,17 +82,18 @@ def pieces(indptr: Array, count: int) -> Array:
 
 
 def gathered(work: Array, targets: Array, rows: int) -> Array:
-    """As `indptr` of `over_rows`: the work that goes into each of so many rows."""
+    """The `indptr` of `over_rows` for work that is scattered into target rows."""
     ends = np.zeros(rows + 1, np.int64)
     ends[1:] = np.cumsum(np.bincount(targets, work, rows))
     return ends
 
 
 def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[float]) -> Iterator[R]:
-    """function(item) of every item, in their order: side by side, but a large one by all threads, after the other.
+    """function(item) of every item, in order: items in parallel, but a large item alone, with all threads inside it.
 
-    Efforts are nanoseconds in the kernels. Where they are few, Python's lock would cost more than a second thread
-    brings, and one does it all. Some run ahead of what was taken, but no more than a window: results cost memory.
+    Efforts are nanoseconds in the kernels. Where they are small, contention for the GIL would cost more than a second
+    thread gains, and one thread does everything. Results run ahead of the consumer by at most a window, because they
+    take memory.
     """
     threads, total = available(), sum(efforts)
     if threads == 1 or total < SHARED * len(items) or len(items) == 1 or getattr(_inside, "thread", False):
@@ -111,8 +112,8 @@ def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[f
 
 
 def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list[R]:
-    """function(task) of every task; this thread and the pool's take the next one until none is left."""
-    results: list[Any] = [None] * len(tasks)
+    """function(task) of every task; this thread and those of the pool take tasks until none is left."""
+    results: dict[int, R] = {}
     turn = count()
     failed: list[BaseException] = []
 
@@ -131,7 +132,7 @@ def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list
     wait(helpers)
     if failed:
         raise failed[0]
-    return results
+    return [results[k] for k in range(len(tasks))]
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

@@ -1,24 +1,29 @@
 """Losses: how far a prediction x is from a rating m. The square loss is the fast path.
 
-A loss of one's own is any object with
+A user's own loss is any object with
     value(x, m), gradient(x, m)    elementwise, the gradient with respect to x
     curvature                      a bound of the second derivative: the Lipschitz constants scale with it
     link(x)                        from the model's scale to the rating's (RMSE is measured there)
+Installed packages add losses by name (`plugins`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from fedmc.errors import InputError, require, unknown
+from fedmc.problem import plugins
 from fedmc.types import Array
 
 
 @runtime_checkable
 class Loss(Protocol):
+    """What a loss must have."""
+
     @property
     def curvature(self) -> float: ...
     def value(self, x: Array, m: Array) -> Array: ...
@@ -89,17 +94,30 @@ class Logistic:
         return np.asarray((1 + np.tanh(x / 2)) / 2)
 
 
-def parse(text: str) -> Loss:
-    """A loss from words: `square`, `huber`, `huber:0.5`, `logistic`."""
-    name, _, number = text.partition(":")
-    known: dict[str, type[Loss]] = {"square": Square, "huber": Huber, "logistic": Logistic}
-    if name not in known:
-        raise unknown("loss", name, known)
+_BUILT_IN: dict[str, Callable[[], Loss]] = {"square": Square, "huber": Huber, "logistic": Logistic}
+
+
+def parse(spec: str) -> Loss:
+    """A loss from its spec: `square`, `huber`, `huber:0.5`, `logistic`, or the name of one that a package adds."""
+    name, _, number = spec.partition(":")
+    if name not in _BUILT_IN:
+        return _installed(spec, name)
     if not number:
-        return known[name]()
-    require(name == "huber", f"loss {name!r} takes no number, got {text!r}")
+        return _BUILT_IN[name]()
+    require(name == "huber", f"loss {name!r} takes no number, got {spec!r}")
     try:
         delta = float(number)
     except ValueError:
-        raise InputError(f"loss {text!r}: {number!r} is not a number") from None
+        raise InputError(f"loss {spec!r}: {number!r} is not a number") from None
     return Huber(delta)
+
+
+def _installed(spec: str, name: str) -> Loss:
+    """A loss of an installed package."""
+    made = plugins.build(plugins.LOSSES, spec)
+    if made is None:
+        raise unknown("loss", name, (*_BUILT_IN, *plugins.names(plugins.LOSSES)))
+    if not isinstance(made, Loss):
+        parts = "value, gradient, curvature and link"
+        raise InputError(f"loss {spec!r} needs {parts}, and {type(made).__name__} lacks one of them")
+    return made

@@ -4,166 +4,82 @@
 
 The step is a number, or for separable penalties an array of Z's shape: a step for each entry. A constraint is a
 penalty whose value is infinite outside of its set. Any object with these two methods works as a penalty; those that
-also have `coefficients` run in the compiled kernels.
+also have `coefficients` run in the compiled kernels. Installed packages add penalties by name (`plugins`).
 """
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from fedmc.errors import InputError, require, unknown
+from fedmc.problem import plugins
+from fedmc.problem.separable import (
+    CoefficientCache,
+    Coefficients,
+    Separable,
+    Step,
+    box,
+    elastic_net,
+    l1,
+    l2,
+    non_negative,
+    none,
+)
 from fedmc.types import Array
 
-Step = Any  # a float, or an array of one step per entry
+__all__ = [
+    "Coefficients",
+    "Coupling",
+    "Fixed",
+    "GroupL2",
+    "Penalty",
+    "Scalable",
+    "Separable",
+    "Step",
+    "box",
+    "coefficients",
+    "elastic_net",
+    "l1",
+    "l2",
+    "non_negative",
+    "none",
+    "parse",
+    "project",
+]
 
 
 @runtime_checkable
 class Penalty(Protocol):
+    """What a penalty must have."""
+
     def value(self, X: Array) -> float: ...
     def prox(self, Z: Array, step: Step) -> Array: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Coefficients:
-    """A separable penalty as numbers, one of each per coordinate: what the kernels take."""
+@runtime_checkable
+class Scalable(Penalty, Protocol):
+    """A penalty that can be multiplied with a weight."""
 
-    l1: Array
-    l2: Array
-    lo: Array
-    hi: Array
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter((self.l1, self.l2, self.lo, self.hi))
-
-    @cached_property
-    def fixed(self) -> Array:
-        """Which coordinates can only have one value."""
-        return np.asarray(self.lo == self.hi)
-
-    @cached_property
-    def columns(self) -> tuple[int, ...]:
-        """The numbers of the fixed coordinates."""
-        return tuple(int(column) for column in np.flatnonzero(self.fixed))
-
-    @cached_property
-    def values(self) -> Array:
-        """Of the fixed coordinates; 0 elsewhere."""
-        return np.where(self.fixed, self.lo, 0.0)
-
-    @cached_property
-    def free(self) -> Array:
-        """The numbers of the other coordinates."""
-        return np.flatnonzero(~self.fixed)
-
-    @cached_property
-    def closed(self) -> bool:
-        """Neither l1 nor a bound on the free coordinates: one Cholesky a row."""
-        unbounded = np.isneginf(self.lo[self.free]).all() and np.isposinf(self.hi[self.free]).all()
-        return bool(unbounded and not self.l1.any())
-
-    @cached_property
-    def remembered(self) -> dict[Any, Any]:
-        """What was made of them before."""
-        return {}
-
-    def of_free(self, dtype: Any) -> tuple[Array, ...]:
-        """The four numbers of the free coordinates."""
-        if dtype not in self.remembered:
-            self.remembered[dtype] = tuple(numbers[self.free].astype(dtype) for numbers in self)
-        found: tuple[Array, ...] = self.remembered[dtype]
-        return found
+    def __mul__(self, weight: float) -> Penalty: ...
 
 
-@dataclass(frozen=True)
-class Separable:
-    """l1 |x| + l2/2 x^2 with lo <= x <= hi, for each entry: six named penalties in one closed form."""
+@runtime_checkable
+class HasCoefficients(Protocol):
+    """What a penalty needs besides to run in the compiled kernels."""
 
-    l1: float = 0.0
-    l2: float = 0.0
-    lo: float = -np.inf
-    hi: float = np.inf
-
-    def __post_init__(self) -> None:
-        for name in ("l1", "l2"):
-            weight = getattr(self, name)
-            require(0 <= weight < np.inf, f"the {name} weight must be a finite number >= 0, got {weight}")
-        require(self.lo <= self.hi, f"the box must have lo <= hi, got lo={self.lo}, hi={self.hi}")
-
-    def value(self, X: Array) -> float:
-        if X.size and (X.min() < self.lo or X.max() > self.hi):
-            return np.inf
-        return float(self.l1 * np.abs(X).sum(dtype=np.float64) + self.l2 / 2 * np.square(X).sum(dtype=np.float64))
-
-    def prox(self, Z: Array, step: Step) -> Array:
-        if self.l1 == 0 and self.lo == -np.inf and self.hi == np.inf:
-            return np.asarray(Z / (1 + step * self.l2), Z.dtype)
-        shrunk = np.sign(Z) * np.maximum(np.abs(Z) - step * self.l1, 0) / (1 + step * self.l2)
-        return np.asarray(np.clip(shrunk, self.lo, self.hi), Z.dtype)
-
-    @cached_property
-    def remembered(self) -> dict[int, Coefficients | None]:
-        """Its coefficients by width, once they were asked for."""
-        return {}
-
-    def coefficients(self, width: int) -> Coefficients:
-        return Coefficients(*(np.full(width, getattr(self, f.name)) for f in fields(self)))
-
-    def __str__(self) -> str:
-        """In words that `parse` understands."""
-        words = [f"{name}:{getattr(self, name)!r}" for name in ("l1", "l2") if getattr(self, name)]
-        if self.lo > -np.inf or self.hi < np.inf:
-            words.append(f"box:{self.lo!r},{self.hi!r}")
-        return "+".join(words) or "none"
-
-    def __add__(self, other: object) -> Separable:
-        if not isinstance(other, Separable):
-            return NotImplemented
-        lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
-        return Separable(self.l1 + other.l1, self.l2 + other.l2, lo, hi)
-
-    def __mul__(self, weight: float) -> Separable:
-        return Separable(self.l1 * weight, self.l2 * weight, self.lo, self.hi)
-
-
-def none() -> Separable:
-    """No penalty."""
-    return Separable()
-
-
-def l2(weight: float) -> Separable:
-    """weight/2 ||X||_F^2"""
-    return Separable(l2=weight)
-
-
-def l1(weight: float) -> Separable:
-    """weight ||X||_1"""
-    return Separable(l1=weight)
-
-
-def elastic_net(l1: float, l2: float) -> Separable:
-    """l1 ||X||_1 + l2/2 ||X||_F^2"""
-    return Separable(l1=l1, l2=l2)
-
-
-def non_negative() -> Separable:
-    """X >= 0"""
-    return Separable(lo=0.0)
-
-
-def box(lo: float, hi: float) -> Separable:
-    """lo <= X <= hi"""
-    return Separable(lo=lo, hi=hi)
+    def coefficients(self, width: int) -> Coefficients | None: ...
 
 
 @dataclass(frozen=True)
 class GroupL2:
-    """weight sum_t ||x_t||_2 over the rows x_t: switches whole users or items off."""
+    """weight sum_t ||x_t||_2 over the rows x_t: sets whole users or items to 0."""
 
     weight: float
 
@@ -187,12 +103,12 @@ class GroupL2:
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """Some columns fixed to a value each, any penalty on the rest: how biases live inside the model."""
+class Fixed(CoefficientCache):
+    """Some columns fixed to a value each, and any penalty on the rest: how the model represents biases."""
 
     columns: tuple[int, ...]
     values: tuple[float, ...]
-    rest: Any = field(default_factory=none)
+    rest: Penalty = field(default_factory=none)
 
     def __post_init__(self) -> None:
         counts = len(self.columns), len(self.values)
@@ -213,18 +129,13 @@ class Fixed:
     def prox(self, Z: Array, step: Step) -> Array:
         X = np.empty_like(Z)
         free = self._free(Z.shape[1])
-        free_step = step[:, free] if np.ndim(step) == 2 else step
+        free_step = step[:, free] if isinstance(step, np.ndarray) and step.ndim == 2 else step
         X[:, free] = self.rest.prox(np.ascontiguousarray(Z[:, free]), free_step)
         X[:, list(self.columns)] = self._block(Z)
         return X
 
     def _block(self, X: Array) -> Array:
         return np.broadcast_to(np.asarray(self.values, X.dtype), (X.shape[0], len(self.values)))
-
-    @cached_property
-    def remembered(self) -> dict[int, Coefficients | None]:
-        """Its coefficients by width, once they were asked for."""
-        return {}
 
     def coefficients(self, width: int) -> Coefficients | None:
         rest = coefficients(self.rest, width)
@@ -238,10 +149,10 @@ class Fixed:
         return inner
 
     def __mul__(self, weight: float) -> Fixed:
-        return Fixed(self.columns, self.values, self.rest * weight)
+        return Fixed(self.columns, self.values, operator.mul(self.rest, weight))
 
-    def __add__(self, other: Any) -> Fixed:
-        return Fixed(self.columns, self.values, other if self.rest == none() else self.rest + other)
+    def __add__(self, other: Penalty) -> Fixed:
+        return Fixed(self.columns, self.values, other if self.rest == none() else operator.add(self.rest, other))
 
     __radd__ = __add__
 
@@ -252,9 +163,9 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Coupling:
-    """rho/2 (x - anchor)^2: what ties a client's W to V, with anchor V - Y/beta and rho = p beta."""
+    """rho/2 (x - anchor)^2: the coupling of a client's W to V, with anchor V - Y/beta and rho = p beta."""
 
-    rho: Any
+    rho: Step
     anchor: Array
 
     def value(self, X: Array) -> float:
@@ -265,21 +176,20 @@ class Coupling:
 
 
 def coefficients(penalty: object, width: int) -> Coefficients | None:
-    """The penalty as numbers for the kernels, or None where it has no such form."""
-    if isinstance(penalty, Separable | Fixed):
+    """The penalty as numbers for the kernels, or None where it is not separable."""
+    if isinstance(penalty, CoefficientCache):
         if width not in penalty.remembered:
             penalty.remembered[width] = penalty.coefficients(width)
         return penalty.remembered[width]
-    make = getattr(penalty, "coefficients", None)
-    return None if make is None else make(width)
+    return penalty.coefficients(width) if isinstance(penalty, HasCoefficients) else None
 
 
 def project(penalty: Penalty, X: Array) -> Array:
-    """X inside the constraints of a penalty of ours; one of the user's own is trusted to take any start."""
+    """X projected on the constraints of a built-in penalty; other penalties must accept any starting point."""
     return penalty.prox(X, 0.0) if isinstance(penalty, Separable | GroupL2 | Fixed) else X
 
 
-_NAMED: dict[str, tuple[Callable[..., Any], int]] = {
+_BUILT_IN: dict[str, tuple[Callable[..., Penalty], int]] = {
     "none": (none, 0),
     "l2": (l2, 1),
     "l1": (l1, 1),
@@ -290,13 +200,15 @@ _NAMED: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
-def parse(text: str) -> Penalty:
-    """A penalty from words: `l2:0.1`, `elastic-net:0.1,0.2`, `box:0,5`, `non-negative+l1:0.01`."""
-    first, *others = (_parse_term(term) for term in re.split(r"\+(?=[a-z])", text.replace(" ", "")))
+def parse(spec: str) -> Penalty:
+    """A penalty from its spec: `l2:0.1`, `elastic-net:0.1,0.2`, `box:0,5`, `non-negative+l1:0.01`."""
+    terms = [_parse_term(term) for term in re.split(r"\+(?=[a-z])", spec.replace(" ", ""))]
     try:
-        return sum(others, start=first)  # type: ignore[no-any-return]
+        return reduce(operator.add, terms)
     except TypeError:
-        raise InputError(f"cannot add the penalties in {text!r}: group-l2 stands alone") from None
+        raise InputError(
+            f"cannot add the penalties in {spec!r}: group-l2 stands alone, and so do penalties without an __add__"
+        ) from None
 
 
 def _parse_fixed(pairs: str) -> Fixed:
@@ -309,16 +221,23 @@ def _parse_fixed(pairs: str) -> Fixed:
     return Fixed(columns, values)
 
 
-def _parse_term(term: str) -> Any:
+def _parse_term(term: str) -> Penalty:
     name, _, numbers = term.partition(":")
     if name == "fixed":
         return _parse_fixed(numbers)
-    if name not in _NAMED:
-        raise unknown("penalty", name, (*_NAMED, "fixed"))
-    make, arity = _NAMED[name]
-    try:
-        arguments = [float(number) for number in numbers.split(",")] if numbers else []
-    except ValueError:
-        raise InputError(f"penalty {term!r}: {numbers!r} should be numbers with a comma between") from None
+    if name not in _BUILT_IN:
+        return _installed(term, name)
+    make, arity = _BUILT_IN[name]
+    arguments = plugins.numbers(f"penalty {term!r}", numbers)
     require(len(arguments) == arity, f"penalty {name!r} takes {arity} number(s), got {len(arguments)} in {term!r}")
     return make(*arguments)
+
+
+def _installed(term: str, name: str) -> Penalty:
+    """A penalty of an installed package."""
+    made = plugins.build(plugins.PENALTIES, term)
+    if made is None:
+        raise unknown("penalty", name, (*_BUILT_IN, "fixed", *plugins.names(plugins.PENALTIES)))
+    if not isinstance(made, Penalty):
+        raise InputError(f"penalty {term!r} needs the methods value and prox, and {type(made).__name__} lacks one")
+    return made

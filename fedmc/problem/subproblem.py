@@ -1,4 +1,4 @@
-"""The inner problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
+"""The sub-problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
 
     f(X) = sum over the ratings of loss(x_row' f_column, m)        (+ a penalty, + a coupling to V)
 
@@ -7,22 +7,17 @@ Square loss with a separable penalty runs in the compiled kernels; everything el
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.kernels import solves, steps
+from fedmc.kernels.gram import ScaledRatings
 from fedmc.problem.losses import Loss, Square
-from fedmc.problem.penalties import Coefficients, Coupling, Penalty, coefficients
-from fedmc.types import Array
-
-
-class Scaling(NamedTuple):
-    """Ratings enter the model as (m - mean) / scale."""
-
-    mean: float = 0.0
-    scale: float = 1.0
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, coefficients
+from fedmc.problem.scaling import Scaling
+from fedmc.types import Array, DType
 
 
 class Problem(NamedTuple):
@@ -33,14 +28,14 @@ class Problem(NamedTuple):
     scaling: Scaling
 
 
-def raw(problem: Problem) -> tuple[Array, Array, Array, Any, Any]:
+def raw(problem: Problem) -> ScaledRatings:
     """The ratings as the kernels take them."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     number = matrix.data.dtype.type
     return matrix.indptr, matrix.indices, matrix.data, number(mean), number(1 / scale)
 
 
-def _scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
+def scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     """Predictions and scaled ratings of all stored entries."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -53,9 +48,9 @@ def misfit(problem: Problem, F: Array, X: Array) -> tuple[float, float]:
     if isinstance(problem.loss, Square):
         total = float(steps.squared_errors(*raw(problem), F, X).sum())
         return total / 2, total * squared_scale
-    scores, ratings = _scores(problem, F, X)
-    errors = np.square(problem.loss.link(scores) - ratings).sum(dtype=np.float64)
-    return float(problem.loss.value(scores, ratings).sum(dtype=np.float64)), float(errors) * squared_scale
+    x, m = scores(problem, F, X)
+    errors = np.square(problem.loss.link(x) - m).sum(dtype=np.float64)
+    return float(problem.loss.value(x, m).sum(dtype=np.float64)), float(errors) * squared_scale
 
 
 def loss_value(problem: Problem, F: Array, X: Array) -> float:
@@ -72,7 +67,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
     """grad f(X)"""
     if isinstance(problem.loss, Square):
         return steps.gradient_rows(*raw(problem), F, X)
-    pulls = problem.loss.gradient(*_scores(problem, F, X)).astype(X.dtype, copy=False)
+    pulls = problem.loss.gradient(*scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
     return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
 
@@ -105,11 +100,21 @@ def prox_steps(
     return X
 
 
+class ItemHalf(NamedTuple):
+    """How the W half of a round is solved."""
+
+    clients: int
+    penalty: Penalty  # on W: fixed columns only
+    steps: int
+    passes: bool  # a pass over the ratings for each step, never by the Gram
+    dual_step: float
+
+
 def item_round(
-    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Any, clients: int, penalty: Penalty, N: int,
-    passes: bool, dual: float,
-) -> tuple[Array, Array, Array, bool]:  # fmt: skip
-    """The W half and the dual step from (W, Y): the new W and Y, what beta W + Y grew by, and whether it is finite."""
+    problem: Problem, U: Array, old: tuple[Array, Array], V: Array, beta: Step, half: ItemHalf
+) -> tuple[Array, Array, Array, bool]:
+    """The W half and the dual step from (W, Y): new W and Y, the change of beta W + Y, and whether it is finite."""
+    clients, penalty, N, passes, dual = half
     (W, Y), numbers = old, coefficients(penalty, V.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
         L, weight = W.dtype.type(lipschitz(U, problem.loss)), np.asarray(beta, W.dtype)
@@ -121,12 +126,10 @@ def item_round(
     return W_new, *steps.dual_step(V, W, Y, W_new, beta, dual)
 
 
-def _lines(numbers: Coefficients, dtype: Any) -> steps.Lines:
-    key = "lines", dtype
-    if key not in numbers.remembered:
-        numbers.remembered[key] = steps.Lines.of(*(number.astype(dtype) for number in numbers))
-    lines: steps.Lines = numbers.remembered[key]
-    return lines
+def _lines(numbers: Coefficients, dtype: DType) -> steps.Lines:
+    if dtype not in numbers.lines:
+        numbers.lines[dtype] = steps.Lines.of(*(number.astype(dtype) for number in numbers))
+    return numbers.lines[dtype]
 
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
@@ -182,7 +185,7 @@ def unpacked(S: Array) -> tuple[Array, Array]:
 
 
 def solvable(loss: Loss, penalty: Penalty, width: int) -> Coefficients | None:
-    """The penalty's numbers if the kernels can solve the inner problem to its end: square loss, separable penalty."""
+    """The penalty's numbers if the kernels can solve the sub-problem exactly: square loss, separable penalty."""
     return coefficients(penalty, width) if isinstance(loss, Square) else None
 
 

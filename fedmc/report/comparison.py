@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmc.evaluation.runner import Outcome, load
-from fedmc.evaluation.study import CENTRAL, Study
+from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
 from fedmc.report import html
 from fedmc.report.figures import draw, panels, save
@@ -49,9 +49,10 @@ def write_report(folder: Path) -> Path:
 
 def describe(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -> list[str]:
     """The results in sentences."""
-    methods = {outcome.label: outcome.method for outcome in outcomes}
-    federated = [line for line in lines if methods[line.method] not in CENTRAL and line.diverged < line.seeds]
-    alone = next((line for line in lines if methods[line.method] == "alone"), None)
+    by_label = {line[0]: line for line in lines}
+    known = [(case, by_label[case.label]) for case in study.cases if case.label in by_label]
+    federated = [line for case, line in known if not case.central and line.diverged < line.seeds]
+    alone = next((line for case, line in known if case.method == "alone"), None)
     said = []
     runs = len(study.cases) * len(study.seeds)
     if len(outcomes) < runs:

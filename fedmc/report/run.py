@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from fedmc.errors import InputError
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
-from fedmc.privacy.claims import what_travels
+from fedmc.privacy import modes
 from fedmc.report import audit, html
 from fedmc.report.figures import draw, panels, save
 
@@ -42,7 +42,7 @@ class History(NamedTuple):
 
     rounds: Sequence[Record]
     measured: Sequence[Record]
-    curve: list[dict[str, object]]  # the measured rounds, with bytes and seconds since the start
+    curve: list[dict[str, float | None]]  # the measured rounds, with bytes and seconds since the start
 
     @property
     def last(self) -> Record:
@@ -82,13 +82,16 @@ def _read(folder: Path) -> tuple[dict[str, object], History]:
         rounds: list[Record] = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} is not a run folder: {error}") from None
-    measured, curve = [], []
+    measured: list[Record] = []
+    curve: list[dict[str, float | None]] = []
     up, down, seconds = 0, 0, 0.0
     for record in rounds:
         up, down, seconds = up + record["bytes_up"], down + record["bytes_down"], seconds + record["seconds"]
         if "objective" in record:
             measured.append(record)
-            curve.append({**record, "round": record["number"], "up": up, "down": down, "seconds": seconds})
+            rmse = {"train_rmse": record.get("train_rmse"), "test_rmse": record.get("test_rmse")}
+            point = {"objective": record["objective"], "round": record["number"], "up": up, "down": down}
+            curve.append({**rmse, **point, "seconds": seconds})
     if not measured:
         raise InputError(f"{folder} holds no measured round")
     return settings, History(rounds, measured, curve)
@@ -127,7 +130,7 @@ def describe(settings: Mapping[str, object], history: History, others: Mapping[s
     up = sum(record["bytes_up"] for record in history.rounds) / 1e6
     down = sum(record["bytes_down"] for record in history.rounds) / 1e6
     seconds = sum(record["seconds"] for record in history.rounds)
-    sent = what_travels(str(settings.get("privacy", "plain")))
+    sent = modes.parse(str(settings.get("privacy", "plain")), {}).server_saw()
     said.append(
         f"{settings.get('clients')} clients sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
         f"{seconds:,.1f} seconds. {sent} Ratings and user factors never left a client."

@@ -1,1 +1,1 @@
-"""Server rounds, sampling, diagnostics, stopping, tuning, and the in-process engine."""
+"""Server rounds, sampling, aggregation, diagnostics, stopping, tuning, and the in-process engine."""

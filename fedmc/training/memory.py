@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmc.algorithms import curvature
+from fedmc.algorithms.messages import Broadcast, length
+from fedmc.algorithms.protocol import Sizes
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
@@ -22,22 +23,17 @@ def needed(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool
     """Bytes on top of the ratings, by what they are for. Ratings of prepared shards are mapped and cost nothing."""
     p, n, width, number = len(shards), shards[0].by_user.shape[1], settings.width, np.dtype(settings.dtype).itemsize
     users, rated = sum(len(shard.users) for shard in shards), sum(len(shard.rated) for shard in shards)
-    columns = width
-    tied = 2 * p * n  # W and Y
-    if settings.make_method() is not None:
-        tied = p * n  # at most a control
-    elif settings.update == "curvature":
-        columns, tied = curvature.columns(width, settings.penalties(1)[1]), users  # Z
-    elif settings.update == "exact":
-        tied = 2 * rated
+    algorithm, V = settings.make_algorithm(), np.empty((n, width), settings.dtype)
+    schema = algorithm.schema(Broadcast("round", 2, p, settings, V), n)
+    message = sum(part.size * (rated / (p * n) if part.sparse else 1) for part in schema.values())
     held = min(settings.active / p, 1) if spill else 1
     waiting = min(settings.active, threads.WINDOW * threads.available())
-    a_message = (rated / p if settings.update == "curvature" else n) * columns * number
     ratings = sum(shard.by_user.nnz for shard in shards)
+    states = users * width + algorithm.state_numbers(Sizes(p, users, n, rated, width))
     return {
-        "clients": int(held * (users + tied) * width * number),
-        "messages": int(waiting * a_message),
-        "server": 4 * n * columns * 8,
+        "clients": int(held * states * number),
+        "messages": int(waiting * message * number),
+        "server": 4 * length(schema) * 8,
         "history": (rounds + 1) * n * width * number,
         "model": 2 * users * width * number + 10 * ratings,
     }

@@ -8,31 +8,20 @@ and, where a draw depends on earlier ones, `independent = False`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import cast
 
 import numpy as np
 
+from fedmc.algorithms.protocol import Sampler
+from fedmc.algorithms.settings import Settings
 from fedmc.errors import require, unknown
+from fedmc.problem import plugins
+from fedmc.problem.rng import GROUPS, PASS, ROUND
 from fedmc.types import Array
 
-_SERVER, _CLIENT, _ROUND, _PASS, _GROUPS = range(5)
-
-
-def server_rng(seed: int) -> np.random.Generator:
-    """The generator of the server's starting point."""
-    return np.random.default_rng([seed, _SERVER])
-
-
-def client_rng(seed: int, client: int) -> np.random.Generator:
-    """The generator of one client's starting point, the same wherever that client runs."""
-    return np.random.default_rng([seed, _CLIENT, client])
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    def draw(self, round: int, clients: int, seed: int) -> Array: ...
-    def probabilities(self, clients: int) -> Array: ...
+GROUP = "fedmc.samplers"
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,7 @@ class Uniform:
 
     def draw(self, round: int, clients: int, seed: int) -> Array:
         _check_active(self.active, clients)
-        rng = np.random.default_rng([seed, _ROUND, round])
+        rng = np.random.default_rng([seed, ROUND, round])
         return np.sort(rng.choice(clients, self.active, replace=False))
 
     def probabilities(self, clients: int) -> Array:
@@ -57,7 +46,7 @@ class CoinFlips:
     chances: float | tuple[float, ...]
 
     def draw(self, round: int, clients: int, seed: int) -> Array:
-        rng = np.random.default_rng([seed, _ROUND, round])
+        rng = np.random.default_rng([seed, ROUND, round])
         return np.flatnonzero(rng.random(clients) < self.probabilities(clients))
 
     def probabilities(self, clients: int) -> Array:
@@ -80,7 +69,7 @@ class Groups:
 
     def draw(self, round: int, clients: int, seed: int) -> Array:
         groups = self._groups(clients, seed)
-        rng = np.random.default_rng([seed, _ROUND, round])
+        rng = np.random.default_rng([seed, ROUND, round])
         return np.sort(groups[rng.integers(len(groups))])
 
     def probabilities(self, clients: int) -> Array:
@@ -88,7 +77,7 @@ class Groups:
 
     def _groups(self, clients: int, seed: int) -> list[Array]:
         _check_active(self.active, clients)
-        order = np.random.default_rng([seed, _GROUPS]).permutation(clients)
+        order = np.random.default_rng([seed, GROUPS]).permutation(clients)
         return np.array_split(order, -(-clients // self.active))
 
 
@@ -103,25 +92,45 @@ class Passes:
         _check_active(self.active, clients)
         length = -(-clients // self.active)
         which, place = divmod(round - 1, length)
-        order = np.random.default_rng([seed, _PASS, which]).permutation(clients)
+        order = np.random.default_rng([seed, PASS, which]).permutation(clients)
         return np.sort(np.array_split(order, length)[place])
 
     def probabilities(self, clients: int) -> Array:
         return np.full(clients, 1 / -(-clients // self.active))
 
 
+BUILT_IN: dict[str, Callable[[int, int], Sampler]] = {
+    "uniform": lambda active, clients: Uniform(active),
+    "coins": lambda active, clients: CoinFlips(active / clients),
+    "groups": lambda active, clients: Groups(active),
+    "passes": lambda active, clients: Passes(active),
+}
+
+
+def names() -> list[str]:
+    """Every sampler that can be named here, built in or installed."""
+    return [*BUILT_IN, *plugins.names(GROUP)]
+
+
 def parse(name: str, active: int, clients: int) -> Sampler:
-    """A sampler from words: `uniform`, `coins` (chance active/clients each), `groups` or `passes`."""
+    """A sampler by name: `uniform`, `coins` (chance active/clients each), `groups`, `passes`, or a plug-in's.
+
+    A plug-in is called with (active, clients), as the built-in ones are.
+    """
     _check_active(active, clients)
-    made: dict[str, Sampler] = {
-        "uniform": Uniform(active),
-        "coins": CoinFlips(active / clients),
-        "groups": Groups(active),
-        "passes": Passes(active),
-    }
-    if name not in made:
-        raise unknown("sampler", name, made)
-    return made[name]
+    make = BUILT_IN.get(name) or plugins.find(GROUP, name)
+    if make is None:
+        raise unknown("sampler", name, names())
+    made: object = make(active, clients) if callable(make) else make
+    require(isinstance(made, Sampler), f"a sampler needs draw and probabilities, got {type(made).__name__}")
+    return cast(Sampler, made)
+
+
+def sampler_of(settings: Settings, clients: int) -> Sampler:
+    """The sampler of a run over so many clients."""
+    if isinstance(settings.sampler, str):
+        return parse(settings.sampler, settings.active, clients)
+    return settings.sampler
 
 
 def _check_active(active: int, clients: int) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedmc.algorithms.client import users_at
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model
@@ -60,13 +60,15 @@ def train(
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
-    if settings.undecided:
+    if settings.needs_tuning:
         trials = choose(federation.shards, settings, budget, on_trial=on_trial)
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
     if measure_every is None:
-        measure_every = 1 if full or stop.patience is not None else rhythm(settings, engine.clients, stop.rounds)
+        measure_every = (
+            1 if full or stop.patience is not None else measure_interval(settings, engine.clients, stop.rounds)
+        )
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
     try:
         for round in until(running, stop, interrupted):
@@ -77,14 +79,20 @@ def train(
             raise
         diverged = error
     last = history[-1]
-    cast = Broadcast("measure", last.number, engine.clients, settings, last.V, last.beta, last.scaling)
     if last.diagnostics.objective is None:
-        seen = from_sums(engine.ask(cast, range(engine.clients)), cast)
-        history[-1] = last._replace(diagnostics=seen._replace(epsilon=last.diagnostics.epsilon))
-    return Run(collect(engine, federation, cast), history, diverged, tuple(trials))
+        history[-1] = _measured(engine, last)
+    return Run(collect(engine, federation, last.broadcast), history, diverged, tuple(trials))
 
 
-def rhythm(settings: Settings, clients: int, number: int) -> int:
+def _measured(engine: LocalEngine, last: Round) -> Round:
+    """The last round of a run that ended early, with the diagnostics it lacks."""
+    broadcast = last.broadcast._replace(task="measure")
+    sums = engine.ask(broadcast, range(engine.clients))
+    found = from_sums(sums, broadcast)._replace(epsilon=last.diagnostics.epsilon)
+    return last._replace(diagnostics=found, bytes_measured=sums.sent + sums.received)
+
+
+def measure_interval(settings: Settings, clients: int, number: int) -> int:
     """Rounds between measurements so that all of them cost at most about a seventh of a run.
 
     A measurement reads the ratings of all clients, a round those of the active ones; it takes about half as long as a
@@ -97,10 +105,10 @@ def rhythm(settings: Settings, clients: int, number: int) -> int:
 
 def warm_up(settings: Settings, ratings_dtype: Any) -> None:
     """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
-    if not isinstance(settings.method, str):
-        return  # a method of the user's own sees its own clients only
+    if not isinstance(settings.algorithm, str):
+        return  # an algorithm of the user's own sees its own clients only
     chosen = settings.replace(active=3, sampler="uniform", min_cohort=3)
-    if chosen.undecided:
+    if chosen.needs_tuning:
         chosen = chosen.replace(penalty_users="l2:1")
     table = sparse.csr_array(np.array([[0.5, 1], [1, 0.5]], ratings_dtype))
     shards = [Shard.of(client, np.arange(2), narrow(table), table) for client in range(3)]
@@ -122,20 +130,17 @@ def check_domain(settings: Settings, federation: Federation) -> None:
     )
 
 
-def collect(engine: LocalEngine, federation: Federation, cast: Broadcast) -> Model:
+def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -> Model:
     """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
     rows = np.concatenate([shard.users for shard in engine.shards])
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
-    U = np.concatenate([users_at(shard, state, cast) for shard, state in states])
-    seen = sparse.vstack([pattern(shard.by_user) for shard in engine.shards], format="csr")[order]
+    U = np.concatenate([users_at(shard, state, broadcast) for shard, state in states])
+    seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
-    return Model(federation.items, cast.V, users, U[order], seen, cast.scaling, cast.settings, cast.clients)
-
-
-def pattern(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Where the ratings are, without their values."""
-    return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
+    return Model(
+        federation.items, broadcast.V, users, U[order], seen, broadcast.scaling, broadcast.settings, broadcast.clients
+    )
 
 
 def summary(history: list[Round]) -> dict[str, Any]:
@@ -149,6 +154,7 @@ def summary(history: list[Round]) -> dict[str, Any]:
         "seconds": sum(round.seconds for round in history),
         "bytes_up": sum(round.bytes_up for round in history),
         "bytes_down": sum(round.bytes_down for round in history),
+        "bytes_measured": sum(round.bytes_measured for round in history),
         "certified": last.certified,
         "epsilon": last.epsilon,
     }

@@ -20,6 +20,7 @@ from fedmc.data.partition import Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.sampling import sampler_of
 from fedmc.training.stopping import Stop, until
 from fedmc.types import Array
 
@@ -53,7 +54,7 @@ class Budget:
         require(0 < self.share < 1, f"the share to validate on must lie between 0 and 1, got {self.share}")
 
     def rounds_of_a_trial(self, settings: Settings, clients: int) -> int:
-        a_pass = math.ceil(round(1 / float(settings.make_sampler(clients).probabilities(clients).mean()), 6))
+        a_pass = math.ceil(round(1 / float(sampler_of(settings, clients).probabilities(clients).mean()), 6))
         return self.rounds or max(PASSES * a_pass, FEWEST_ROUNDS)
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from fedmc.data.builder import Batch
 from fedmc.data.readers import columnar, netflix, text
-from fedmc.data.readers.columns import Wanted
+from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.text import TextFile
 from fedmc.errors import DataError
 
@@ -21,31 +21,31 @@ def is_archive(path: Path) -> bool:
     return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
-def read(path: Path, wanted: Wanted) -> Iterator[Batch]:
+def read(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
     """The ratings of a folder or archive: all Netflix files in it, else the largest table that looks like ratings."""
     try:
         with ExitStack() as stack:
             if path.is_dir():
-                yield from _from_folder(path, wanted)
+                yield from _from_folder(path, selection)
             elif zipfile.is_zipfile(path):
                 archive = stack.enter_context(zipfile.ZipFile(path))
-                yield from _choose(path, _zip_members(archive, str(path)), wanted)
+                yield from _choose(path, _zip_members(archive, str(path)), selection)
             else:
                 tar = stack.enter_context(tarfile.open(path))
-                yield from _choose(path, _tar_members(tar, str(path), stack), wanted)
+                yield from _choose(path, _tar_members(tar, str(path), stack), selection)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
-def _from_folder(path: Path, wanted: Wanted) -> Iterable[Batch]:
+def _from_folder(path: Path, selection: ColumnSelection) -> Iterable[Batch]:
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     tables = [file for file in files if columnar.is_columnar(file)]
     if len(tables) == 1:
-        return columnar.read(tables[0], wanted)
-    return _choose(path, [text.on_disk(file) for file in files], wanted)
+        return columnar.read(tables[0], selection)
+    return _choose(path, [text.on_disk(file) for file in files], selection)
 
 
-def _choose(path: Path, members: list[TextFile], wanted: Wanted) -> Iterable[Batch]:
+def _choose(path: Path, members: list[TextFile], selection: ColumnSelection) -> Iterable[Batch]:
     blocks, found = [], []
     for member in members:
         with member.open() as file:
@@ -55,11 +55,11 @@ def _choose(path: Path, members: list[TextFile], wanted: Wanted) -> Iterable[Bat
         elif not blocks and text.looks_like_ratings(head, member.name):
             found.append(member)
     if blocks:
-        return netflix.read(blocks, wanted)
+        return netflix.read(blocks, selection)
     if not found:
         names = ", ".join(Path(member.name).name for member in members[:5]) or "nothing"
         raise DataError(f"no ratings found in {path}: it holds {names}{', ...' if len(members) > 5 else ''}")
-    return text.read(max(found, key=lambda member: (member.size, member.name)), wanted)
+    return text.read(max(found, key=lambda member: (member.size, member.name)), selection)
 
 
 def _zip_members(archive: zipfile.ZipFile, where: str) -> list[TextFile]:

@@ -1,23 +1,23 @@
-"""Which columns of a table are wanted, and how Arrow columns become the arrays of a Batch."""
+"""Which columns of a table to read, and how Arrow columns become the arrays of a Batch."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedmc.data.builder import Batch, Coded
-from fedmc.data.ratings import as_ids, find_columns, find_time_column
+from fedmc.data.ids import as_ids
 from fedmc.errors import DataError, require
-from fedmc.types import Array
+from fedmc.types import Array, DType
 
 
-class Wanted(NamedTuple):
-    """What the caller asked for: column names (or None: the usual ones), times, a column of client names."""
+class ColumnSelection(NamedTuple):
+    """What the caller asks for: column names (None: the usual ones), times, and a column of client names."""
 
     columns: tuple[str, ...] | None = None
     times: bool = False
@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The columns of one table that hold what is wanted."""
+    """The columns of one table, by what they hold."""
 
     user: str
     item: str
@@ -38,26 +38,76 @@ class Roles(NamedTuple):
         return list(dict.fromkeys(name for name in self if name is not None))
 
 
-def roles(names: Sequence[str], wanted: Wanted, where: str) -> Roles:
-    """Find the wanted columns among those a table has."""
+def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles:
+    """Find the selected columns among those of a table."""
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{where} has more than one column {twice[:1]}: rename one", DataError)
-    columns = wanted.columns
+    columns = selection.columns
     user, item, rating = find_columns(names, None if columns is None else columns[:3])
     time = None
-    if wanted.times:
+    if selection.times:
         time = columns[3] if columns is not None and len(columns) > 3 else find_time_column(names)
         require(time in names, f"{where} has no column {time!r}: it has {', '.join(names)}", DataError)
-    if wanted.group is not None:
+    group = selection.group
+    if group is not None:
         known = ", ".join(names)
+        require(group in names, f"{where} has no column {group!r} for the clients: it has {known}", DataError)
+    return Roles(user, item, rating, time, group)
+
+
+_TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
+_COLUMN_NAMES = {
+    "user": ("user", "userid", "user_id", "customer", "customer_id", "uid", "patient", "patient_id"),
+    "item": ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "product", "product_id", "iid"),
+    "rating": ("rating", "score", "value", "stars"),
+}
+
+
+def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
+    """Which columns hold user, item and rating: those `given`, else those with a usual name."""
+    if given is not None:
         require(
-            wanted.group in names, f"{where} has no column {wanted.group!r} for the clients: it has {known}", DataError
+            len(given) == 3,
+            f"name three columns (user, item, rating), got {len(given)}: {list(given)}",
+            DataError,
         )
-    return Roles(user, item, rating, time, wanted.group)
+        require(
+            len(set(given)) == 3,
+            f"user, item and rating must be three different columns, got {list(given)}",
+            DataError,
+        )
+        for name in given:
+            require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
+        return given[0], given[1], given[2]
+    lower = {name.strip().lower(): name for name in reversed(names)}
+    found = []
+    for role, usual in _COLUMN_NAMES.items():
+        known = [lower[name] for name in usual if name in lower]
+        require(
+            bool(known),
+            f"no {role} column found: the table has {', '.join(names)}; call it {role!r} "
+            "or name the three columns (columns='USER,ITEM,RATING')",
+            DataError,
+        )
+        found.append(known[0])
+    return found[0], found[1], found[2]
 
 
-class Growing:
-    """The distinct strings of a column as its chunks come; chunks hold codes into them."""
+def find_time_column(names: Sequence[str]) -> str:
+    """The column that holds the time, by its usual names."""
+    lower = {name.strip().lower(): name for name in reversed(names)}
+    known = [lower[name] for name in _TIME_NAMES if name in lower]
+    require(
+        bool(known),
+        f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
+        "or name it fourth (columns='USER,ITEM,RATING,TIME')",
+        DataError,
+    )
+    return known[0]
+
+
+class Dictionary:
+    """The distinct strings of a column, extended by each chunk; chunks hold codes into them."""
 
     def __init__(self, numbers: bool) -> None:
         self.values = pa.array([], pa.string())
@@ -73,34 +123,34 @@ class Growing:
             found = pc.index_in(column, value_set=self.values)
         return np.array(found.to_numpy(zero_copy_only=False), np.int32)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+    def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
         """The strings so far, without space around them, or whole numbers where all are written so."""
         return strings(pc.utf8_trim_whitespace(self.values), self.numbers)
 
 
-class Memo:
+class Dictionaries:
     """The distinct strings of each column of one table."""
 
     def __init__(self, numbers: bool = False) -> None:
         self.numbers = numbers
-        self.columns: dict[str, Growing] = {}
+        self.columns: dict[str, Dictionary] = {}
 
-    def of(self, role: str) -> Growing:
-        return self.columns.setdefault(role, Growing(self.numbers))
+    def of(self, role: str) -> Dictionary:
+        return self.columns.setdefault(role, Dictionary(self.numbers))
 
 
-def to_batch(columns: dict[str, Any], role: Roles, where: str, memo: Memo) -> Batch:
+def to_batch(columns: dict[str, pa.Array], role: Roles, where: str, dictionaries: Dictionaries) -> Batch:
     """A Batch from Arrow arrays; missing values, odd types and ratings that are not finite are refused."""
     return Batch(
-        ids(columns[role.user], "user", where, memo),
-        ids(columns[role.item], "item", where, memo),
+        ids(columns[role.user], "user", where, dictionaries),
+        ids(columns[role.item], "item", where, dictionaries),
         ratings(columns[role.rating], where),
         None if role.time is None else seconds(columns[role.time], where),
-        None if role.group is None else ids(columns[role.group], "group", where, memo),
+        None if role.group is None else ids(columns[role.group], "group", where, dictionaries),
     )
 
 
-def ids(column: pa.Array, role: str, where: str, memo: Memo) -> Any:
+def ids(column: pa.Array, role: str, where: str, dictionaries: Dictionaries) -> Array | Coded:
     """Whole numbers as they are; strings as codes and distinct values, whole numbers where all are written so."""
     require(column.null_count == 0, f"{where}: a {role} id is missing", DataError)
     kind = column.type
@@ -111,7 +161,7 @@ def ids(column: pa.Array, role: str, where: str, memo: Memo) -> Any:
         return as_ids(np.asarray(column.to_numpy(zero_copy_only=False)), role)
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
-    known = memo.of(role)
+    known = dictionaries.of(role)
     return Coded(known.codes(column.cast(pa.string()), f"{where}: a {role}"), known)
 
 

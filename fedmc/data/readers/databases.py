@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import Memo, Wanted, roles, to_batch
+from fedmc.data.readers.columns import ColumnSelection, Dictionaries, roles, to_batch
 from fedmc.errors import DataError, require
 
 POSTGRES, SQLITE = ("postgresql://", "postgres://"), "sqlite://"
@@ -28,13 +30,13 @@ def is_database(source: str | Path) -> bool:
 
 
 def without_password(source: str) -> str:
-    """The address as it may be shown."""
+    """The address with its password replaced by stars."""
     shown = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", source)
     return re.sub(r"(?i)(password=)[^&\s]*", r"\1***", shown)
 
 
-def read(source: str, query: str | None, wanted: Wanted) -> Iterator[Batch]:
-    """The rows a query gives, as they come."""
+def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
+    """The rows of a query's result, streamed."""
     shown = without_password(source)
     require(query is not None and query.strip() != "", f"{shown} needs a query: query='select ...'", DataError)
     dbapi, address = _driver(source)
@@ -42,21 +44,21 @@ def read(source: str, query: str | None, wanted: Wanted) -> Iterator[Batch]:
         with dbapi.connect(address) as connection, connection.cursor() as cursor:
             cursor.execute(query)
             with cursor.fetch_record_batch() as reader:
-                role = roles(reader.schema.names, wanted, "the query's result")
-                memo = Memo()
+                role = roles(reader.schema.names, selection, "the query's result")
+                dictionaries = Dictionaries()
                 for batch in reader:
                     columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
-                    yield to_batch(columns, role, "the query's result", memo)
+                    yield to_batch(columns, role, "the query's result", dictionaries)
     except dbapi.Error as error:
         raise DataError(f"{shown}: {_clean(str(error), source)}") from None
 
 
-def _storage(column: Any) -> Any:
-    """A column without the driver's wrapping of types Arrow does not have, such as numeric."""
-    return getattr(column, "storage", column)
+def _storage(column: pa.Array) -> pa.Array:
+    """The plain column inside the driver's extension type for what Arrow does not have, such as numeric."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
-def _driver(source: str) -> tuple[Any, str]:
+def _driver(source: str) -> tuple[ModuleType, str]:
     """The driver's module and the address in its form."""
     try:
         if source.startswith(POSTGRES):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import Wanted
+from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.text import TextFile
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import parse_netflix
@@ -23,12 +23,12 @@ def is_netflix(head: bytes) -> bool:
     return _START.match(head) is not None
 
 
-def read(files: Sequence[TextFile], wanted: Wanted) -> Iterator[Batch]:
+def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of all files, each of which starts with an item of its own."""
-    named = wanted.columns is None and wanted.group is None
+    named = selection.columns is None and selection.group is None
     require(named, "the Netflix layout has no columns to name", DataError)
     for file in files:
-        yield from _read_file(file, wanted.times)
+        yield from _read_file(file, selection.times)
 
 
 def _read_file(file: TextFile, times: bool) -> Iterator[Batch]:
@@ -57,9 +57,9 @@ def _whole_lines(text: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse(text: bytes, item: int, times: bool) -> tuple[Batch, int, int]:
-    most = len(text) // _SHORTEST + 1
-    users, items, stamps = (np.empty(most, np.int32) for _ in range(3))
-    ratings = np.empty(most, np.float32)
+    max_rows = len(text) // _SHORTEST + 1
+    users, items, stamps = (np.empty(max_rows, np.int32) for _ in range(3))
+    ratings = np.empty(max_rows, np.float32)
     rows, item, bad = parse_netflix(np.frombuffer(text, np.uint8), item, users, items, ratings, stamps)
     when = stamps[:rows].astype(np.int64) * 86_400 if times else None
     return Batch(users[:rows].copy(), items[:rows].copy(), ratings[:rows].copy(), when), item, bad

@@ -7,18 +7,19 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import Memo, Roles, Wanted, roles, to_batch
+from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Roles, roles, to_batch
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import count_lines, has_leading_zero
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
+CSVOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
 NO_HEADER = ("user", "item", "rating", "time")
 
 
@@ -32,7 +33,7 @@ class TextFile(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a text file is cut into fields."""
+    """How a text file is divided into fields."""
 
     delimiter: str
     names: list[str]
@@ -43,23 +44,23 @@ def on_disk(path: Path) -> TextFile:
     return TextFile(str(path), lambda: open(path, "rb"), path, path.stat().st_size)
 
 
-def read(file: TextFile, wanted: Wanted) -> Iterator[Batch]:
+def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
         layout = sniff(opened.read(1 << 16), file.name)
     if layout.header:
-        role = roles(layout.names, wanted, file.name)
+        role = roles(layout.names, selection, file.name)
     else:
-        named = wanted.columns is None and wanted.group is None
+        named = selection.columns is None and selection.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
-        role = roles(layout.names, wanted, file.name)
-    memo = Memo(numbers=True)
+        role = roles(layout.names, selection, file.name)
+    dictionaries = Dictionaries(numbers=True)
     lines, zeros = _scan(file)
     rows = int(layout.header)
     try:
         for columns in _parse(file, layout, role, zeros):
             rows += len(columns[role.rating])
-            yield to_batch(columns, role, file.name, memo)
+            yield to_batch(columns, role, file.name, dictionaries)
         lost = f"{file.name} has {lines:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
         require(rows == lines, lost, DataError)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
@@ -92,7 +93,7 @@ def looks_like_ratings(head: bytes, name: str) -> bool:
     try:
         layout = sniff(head, name)
         if layout.header:
-            roles(layout.names, Wanted(), name)
+            roles(layout.names, ColumnSelection(), name)
             return True
     except DataError:
         return False
@@ -104,7 +105,7 @@ def _first_line(head: bytes) -> str:
     return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
 
 
-def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, Any]]:
+def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, pa.Array]]:
     """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings."""
     numbers = file.path is not None and not zeros and _starts_with_numbers(file, layout, role)
     for kind in (pa.int32(), pa.int64()) if numbers else ():
@@ -113,14 +114,14 @@ def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator
         except pa.ArrowInvalid:
             continue
         table.reverse()
-        yield from _given_back((table.pop() for _ in range(len(table))), role)
+        yield from _released((table.pop() for _ in range(len(table))), role)
         return
     with file.open() as opened, pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader:
-        yield from _given_back(_gathered(reader), role)
+        yield from _released(_gathered(reader), role)
 
 
 def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator[pa.RecordBatch]:
-    """Larger batches from small ones: the reader holds many blocks ahead, so that these must be small."""
+    """Join small batches: the reader buffers many blocks, so its blocks must be small."""
     waiting: list[pa.RecordBatch] = []
     for batch in itertools.chain(reader, [None]):
         if batch is not None:
@@ -130,8 +131,8 @@ def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator
             waiting = []
 
 
-def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, Any]]:
-    """The batches' columns; their memory goes back to the system as they are done with, or it would count twice."""
+def _released(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, pa.Array]]:
+    """The batches' columns; Arrow's memory is released after use, or the peak would count it twice."""
     for number, batch in enumerate(batches):
         yield dict(zip(role.names, batch.columns, strict=True))
         if number % 8 == 0:
@@ -139,7 +140,7 @@ def _given_back(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict
     pa.default_memory_pool().release_unused()
 
 
-def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22) -> tuple[Any, Any, Any]:
+def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22) -> CSVOptions:
     double = layout.delimiter == "::"  # read as ':' with an empty field between
     names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
     types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
@@ -153,7 +154,7 @@ def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22
 
 
 def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
-    """Whether the first row's ids are whole numbers: if not, there is no use in trying."""
+    """Whether the first row's ids are whole numbers; if not, parsing them as such would fail."""
     places = [layout.names.index(name) for name in (role.user, role.item)]
     for number, fields in _lines(file, layout):
         if not (layout.header and number == 1):
@@ -168,7 +169,7 @@ def _scan(file: TextFile) -> tuple[int, bool]:
         while piece := opened.read(1 << 22):
             zeros = zeros or has_leading_zero(np.frombuffer(before + piece, np.uint8))
             more, inside = count_lines(np.frombuffer(piece, np.uint8), inside)
-            lines, before = lines + more, piece[-2:]  # two bytes more, to see across the seam
+            lines, before = lines + more, piece[-2:]  # two bytes of overlap, for fields at the boundary
     return lines, zeros
 
 
@@ -187,7 +188,7 @@ def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 
 def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
-    """Find the line that is wrong and say what was expected there."""
+    """Find the first bad line and raise an error that says what was expected there."""
     place = layout.names.index(role.rating)
     for number, fields in _lines(file, layout):
         if layout.header and number == 1:

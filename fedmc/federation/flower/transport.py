@@ -37,7 +37,7 @@ class FlowerTransport:
     ) -> None:
         self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look
 
-    def exchange(self, contents: dict[int, bytes], most_bytes: int, needed: int) -> dict[int, bytes]:
+    def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
         """The answers that came in time. Who is not there is waited for only while fewer than `needed` answered."""
         asked: dict[str, int] = {}  # messages under way, and whom they went to
         due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when each is to be asked (again)
@@ -64,7 +64,7 @@ class FlowerTransport:
                 break
             time.sleep(min(pause, self.poll))
             pause *= 1.2
-        return {client: content for client, content in answers.items() if len(content) <= most_bytes}
+        return {client: content for client, content in answers.items() if len(content) <= max_bytes}
 
     def _pull(self, asked: dict[str, int], answers: dict[int, bytes], due: dict[int, float]) -> None:
         for reply in self.grid.pull_messages(list(asked)) if asked else ():

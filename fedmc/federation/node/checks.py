@@ -1,97 +1,132 @@
-"""What a node refuses before it looks at any rating, and the status word that the server gets for it."""
+"""What a node refuses before it looks at any rating, and the status that the server gets for it.
+
+Every status is explained in `wire.STATUS`; the reason behind it goes to the node's own log, never to the server.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmc import __version__
-from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.messages import TASKS, Broadcast
+from fedmc.data.partition import Shard
 from fedmc.errors import InputError
+from fedmc.federation.node.store import Store
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import RUN, Request, hash_of
-
-if TYPE_CHECKING:
-    from fedmc.federation.node.node import Node
+from fedmc.training.aggregation import aggregation_of
 
 log = logging.getLogger("fedmc.node")
 
-MOST = 1e12  # no honest number is as large
-TASKS = ("moments", "scale", "start", "round", "measure", "finish")
+MAX_NUMBER = 1e12  # no honest number is as large
 
 
 class RefusedError(Exception):
-    """With the status word."""
+    """With the status, and the reason for the node's own log."""
+
+    def __init__(self, status: str, reason: str = "") -> None:
+        super().__init__(status)
+        self.status, self.reason = status, reason or status
 
 
-def check(node: Node, request: Request) -> None:
-    """Refuse what is not even looked at."""
-    cast: Broadcast = request.cast
-    settings = cast.settings
-    if request.version != __version__:
-        raise RefusedError("wrong-version")
-    if cast.V.ndim != 2:
-        raise RefusedError("wrong-settings")
-    if request.catalogue != node.catalogue or cast.V.shape[0] != node.shard.by_user.shape[1]:
-        raise RefusedError("wrong-catalogue")
-    if cast.task not in TASKS or cast.V.shape[1] != settings.width or not 0 <= request.client < cast.clients:
-        raise RefusedError("wrong-settings")
-    if not re.fullmatch(RUN, request.run):  # it names a file here
-        raise RefusedError("wrong-settings")
-    check_numbers(cast)
-    check_privacy(node, request)
-    ratings, began_with = node.store.begun_with(request.run, node.ratings, hash_of(settings))
-    if began_with != hash_of(settings):
-        raise RefusedError("wrong-settings")
-    if ratings != node.ratings:
-        raise RefusedError("changed-ratings")
-    ended = node.store.ended(request.run)
-    if ended is not None:
-        raise RefusedError(ended)
+class Terms(NamedTuple):
+    """What a node has, and what its organisation agreed to."""
+
+    shard: Shard
+    catalogue: str  # hash
+    ratings: str  # hash of the shard's content
+    accepted: Sequence[str]  # privacy modes
+    identity: Identity | None
+    store: Store
 
 
-def check_privacy(node: Node, request: Request) -> None:
-    """The kind of run is one that was agreed to, and what it hides is asked for in hiding."""
-    cast = request.cast
-    hidden = cast.settings.hidden and cast.task != "finish"
-    if cast.settings.privacy not in node.accepted or hidden != (request.invitation is not None):
-        raise RefusedError("wrong-privacy")
-    if cast.settings.private:
-        check_private(node, cast)
-    if cast.settings.private and request.invitation and len(request.invitation.cohort) != cast.clients:
-        raise RefusedError("not-hidden")  # each adds its share of the noise, so that all of them must be there
-    if hidden and (node.identity is None or cast.full):
-        raise RefusedError("wrong-member" if node.identity is None else "wrong-privacy")
-    if hidden and node.identity is not None:
-        clients = len(node.identity.pinned)
-        if (request.client, cast.clients) != (node.identity.number, clients):
-            raise RefusedError("wrong-member")
-
-
-def check_private(node: Node, cast: Broadcast) -> None:
-    """Nothing leaves that is not noised, and nothing that a user is part of beyond its own ratings."""
-    method: Any = cast.settings.make_method()
-    if cast.task not in ("round", "finish"):
-        raise RefusedError("wrong-privacy")
-    if node.shard.test is not None or node.shard.validation is not None:
-        log.error("ratings that are held out depend on other users: leave `test` out of config.toml for dp")
-        raise RefusedError("wrong-privacy")
+def check(terms: Terms, request: Request) -> None:
+    """Refuse a request that does not fit, from the cheapest check to the dearest."""
+    check_form(terms, request)
+    check_numbers(request.broadcast)
+    check_privacy(terms, request)
     try:
-        method.check_cast(cast)
+        request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
     except InputError as error:
-        log.error("round %s: %s", cast.round, error)
-        raise RefusedError("wrong-settings") from None
+        raise RefusedError("wrong-settings", str(error)) from None
+    check_run(terms, request)
 
 
-def check_numbers(cast: Broadcast) -> None:
+def check_form(terms: Terms, request: Request) -> None:
+    """Version, catalogue, shapes and names."""
+    broadcast, items = request.broadcast, terms.shard.by_user.shape[1]
+    if request.version != __version__:
+        raise RefusedError("wrong-version", f"the server runs version {request.version}, this is {__version__}")
+    if broadcast.V.ndim != 2:
+        raise RefusedError("wrong-settings", f"V has {broadcast.V.ndim} dimensions, expected 2")
+    if request.catalogue != terms.catalogue or broadcast.V.shape[0] != items:
+        raise RefusedError("wrong-catalogue", f"V has {broadcast.V.shape[0]} items, the catalogue here {items}")
+    if broadcast.task not in TASKS:
+        raise RefusedError("wrong-settings", f"there is no task {broadcast.task!r}")
+    if broadcast.V.shape[1] != broadcast.settings.width:
+        raise RefusedError("wrong-settings", f"V has {broadcast.V.shape[1]} columns, not {broadcast.settings.width}")
+    if not 0 <= request.client < broadcast.clients:
+        raise RefusedError("wrong-settings", f"this node is number {request.client} of {broadcast.clients}")
+    if not re.fullmatch(RUN, request.run):  # it names a file here
+        raise RefusedError("wrong-settings", f"{request.run!r} is not the name of a run")
+
+
+def check_numbers(broadcast: Broadcast) -> None:
     """Refuse, before any rating is looked at, numbers under which what fails would depend on the ratings."""
-    arrays = [cast.V, np.asarray(cast.beta), *([] if cast.memory is None else [cast.memory])]
-    if not all(
-        array.dtype.kind == "f" and np.isfinite(array).all() and np.abs(array).max() <= MOST for array in arrays
-    ):
-        raise RefusedError("diverged")
-    scaling = cast.scaling
-    if not np.isfinite([scaling.mean, scaling.scale]).all() or not scaling.scale > 0 or np.min(cast.beta) <= 0:
-        raise RefusedError("wrong-settings")
+    for name, array in {"V": broadcast.V, **broadcast.shared.arrays}.items():
+        fine = array.dtype.kind == "f" and np.isfinite(array).all()
+        if not fine or np.abs(array).max(initial=0.0) > MAX_NUMBER:
+            raise RefusedError("diverged", f"{name} holds numbers that are not finite, or beyond {MAX_NUMBER:g}")
+    mean, scale = broadcast.scaling
+    if not (np.isfinite([mean, scale]).all() and scale > 0):
+        raise RefusedError("wrong-settings", f"ratings cannot be scaled by {broadcast.scaling}")
+
+
+def check_privacy(terms: Terms, request: Request) -> None:
+    """The privacy mode is one that was agreed to, and what it masks is asked for in a secure-aggregation session."""
+    broadcast, invitation = request.broadcast, request.invitation
+    privacy = broadcast.settings.privacy
+    masked = aggregation_of(privacy).masked and broadcast.task != "finish"
+    if privacy.mode not in terms.accepted:  # mode: the organisation's policy names modes
+        raise RefusedError("wrong-privacy", f"this organisation accepts {list(terms.accepted)}, not {privacy.mode}")
+    if masked != (invitation is not None) or broadcast.task not in privacy.tasks:
+        raise RefusedError("wrong-privacy", f"{broadcast.task} is not asked for this way under {privacy.mode}")
+    held_out = terms.shard.test is not None or terms.shard.validation is not None
+    if held_out and not privacy.held_out_allowed:
+        raise RefusedError(
+            "wrong-privacy", "held-out ratings depend on other users: leave `test` out of config.toml for dp"
+        )
+    if invitation is not None and privacy.everybody_needed and len(invitation.cohort) != broadcast.clients:
+        raise RefusedError("not-hidden", "each client adds its share of the noise, so all of them must take part")
+    if masked:
+        check_member(terms, request)
+
+
+def check_member(terms: Terms, request: Request) -> None:
+    """In a secure-aggregation session: who this node is among whom."""
+    if terms.identity is None:
+        raise RefusedError("wrong-member", "this node has no identity")
+    if request.broadcast.full:
+        raise RefusedError("wrong-privacy", "full diagnostics show more than sums")
+    known = terms.identity.number, len(terms.identity.pinned)
+    if (request.client, request.broadcast.clients) != known:
+        asked = f"{request.client} of {request.broadcast.clients}"
+        raise RefusedError("wrong-member", f"the server says {asked}, identities.json says {known[0]} of {known[1]}")
+
+
+def check_run(terms: Terms, request: Request) -> None:
+    """A run keeps the settings and ratings that it began with here, and one that ended stays ended."""
+    settings = hash_of(request.broadcast.settings)
+    ratings, began_with = terms.store.begun_with(request.run, terms.ratings, settings)
+    if began_with != settings:
+        raise RefusedError("wrong-settings", "the settings are not those that the run began with")
+    if ratings != terms.ratings:
+        raise RefusedError("changed-ratings")
+    ended = terms.store.ended(request.run)
+    if ended is not None:
+        raise RefusedError(ended, f"the run ended here: {ended}")

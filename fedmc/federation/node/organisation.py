@@ -13,15 +13,14 @@ from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
 from fedmc.federation.node.node import Node
-from fedmc.federation.node.secagg_member import Identity
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup import keys
-from fedmc.federation.setup.identities import identity_of
+from fedmc.federation.setup.identities import Identity, identity_of
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
 from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
-from fedmc.training.simulation import pattern
+from fedmc.training.aggregation import is_masked
 from fedmc.types import Array
 
 
@@ -38,8 +37,8 @@ class Opened(NamedTuple):
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    hidden = any("secagg" in one for one in config.accept)
-    identity = identity_of(config.folder, config.organisation, config.min_cohort) if hidden else None
+    masked = any(is_masked(mode) for mode in config.accept)
+    identity = identity_of(config.folder, config.organisation, config.min_cohort) if masked else None
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = Path(config.source), None
@@ -84,9 +83,9 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
     def on_finish(request: Request, U: Array) -> None:
-        cast, items = request.cast, opened.prepared.catalogue.items
-        seen: sparse.csr_array = pattern(shard.by_user)
-        model = Model(items, cast.V, users, U, seen, cast.scaling, cast.settings, cast.clients)
+        broadcast, items = request.broadcast, opened.prepared.catalogue.items
+        seen: sparse.csr_array = shard.pattern()
+        model = Model(items, broadcast.V, users, U, seen, broadcast.scaling, broadcast.settings, broadcast.clients)
         kept = config.path("models")
         kept.mkdir(mode=0o700, exist_ok=True)
         for path in (kept / f"{request.run}.npz", config.path("model.npz")):

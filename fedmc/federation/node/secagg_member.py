@@ -1,91 +1,84 @@
-"""A node's seat in one session of secure aggregation: its keys live here, in memory, for as long as the session.
+"""A node's part in one session of secure aggregation: its keys live here, in memory, for as long as the session.
 
-Asked the same twice, it says the same bytes; asked anything else twice, or out of turn, it refuses. A node that was
-killed has lost its seat, and the server begins a new session.
+Asked the same twice, it sends the same bytes; asked anything else twice, or out of order, it refuses. A node that was
+killed has lost its session, and the server begins a new one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedmc.errors import DataError
-from fedmc.federation import secagg_messages
+from fedmc.federation import secagg_messages as messages
+from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Request
-from fedmc.privacy.secagg.protocol import Member
+from fedmc.privacy.secagg.member import Member
 from fedmc.types import Array
 
 
-class Identity(NamedTuple):
-    """Who a node is among whom: its key, everybody's public keys by their numbers, and how many it wants to be."""
+class OnceAmong:
+    """Keeps the same reply out of sums over two different lists of members: subtracted, they would show it."""
 
-    number: int
-    key: Ed25519PrivateKey
-    pinned: Mapping[int, Ed25519PublicKey]
-    min_cohort: int
+    def __init__(self, store: Store, reply: Array) -> None:
+        self.store, self.name, self.empty = store, hashlib.sha256(reply.tobytes()).hexdigest(), not reply.any()
 
-    def __repr__(self) -> str:
-        return f"Identity({self.number} of {len(self.pinned)})"
+    def before_confirm(self, survivors: tuple[int, ...]) -> None:
+        before = self.store.revealed(self.name)
+        if before is not None and before != survivors:
+            raise DataError(f"the same reply was in a sum over {before}: beside one over {survivors} it would show")
+
+    def before_reveal(self, survivors: tuple[int, ...]) -> None:
+        if not self.empty:
+            self.store.reveal(self.name, survivors)
 
 
-class Seat:
-    """`on_list` hears the list of survivors before it is confirmed, `on_reveal` before the reply leaves."""
+class SecAggMember:
+    """One session: the reply that is to be masked, and the answers given so far."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        request: Request,
-        words: Array,
-        new: bool,
-        on_list: Callable[[tuple[int, ...]], None],
-        on_reveal: Callable[[tuple[int, ...]], None],
-    ) -> None:
+    def __init__(self, identity: Identity, request: Request, reply: Array, new: bool, once: OnceAmong) -> None:
         assert request.invitation is not None
-        session = secagg_messages.session_of(request, len(request.cast.V))
+        session = messages.session_of(request, len(request.broadcast.V))
         self.token, self.number, self.asked = request.invitation.token, identity.number, request.hash()
         self._member = Member(identity.number, identity.key, identity.pinned, session, identity.min_cohort, new)
-        self._words, self._on_list, self._on_reveal = words.view(np.uint64), on_list, on_reveal
+        self._reply, self._once = reply.view(np.uint64), once
         self._survivors: tuple[int, ...] = ()
-        self._said: dict[str, tuple[bytes, bytes]] = {}  # by stage: what was asked, what was answered
-        self.advert = self._encoded("advertise", secagg_messages.from_adverts([self._member.advertise()]))
+        self._answered: dict[str, tuple[bytes, bytes]] = {}  # by stage: what was asked, what was answered
+        self.advert = self._encoded("advertise", messages.from_adverts([self._member.advertise()]))
 
     def answer(self, stage: Stage) -> bytes:
         """The reply to a stage after the first; DataError or AbortedError where it is refused."""
         asked = hashlib.sha256(encode_stage(stage)).digest()
-        if stage.stage in self._said:
-            before, reply = self._said[stage.stage]
+        if stage.stage in self._answered:
+            before, reply = self._answered[stage.stage]
             if before != asked:
                 raise DataError(f"stage {stage.stage} was asked for twice, differently")
             return reply
-        if stage.stage not in secagg_messages.FOLLOWING:
+        if stage.stage not in messages.FOLLOWING:
             raise DataError(f"there is no stage {stage.stage!r}")
         reply = self._encoded(stage.stage, getattr(self, f"_{stage.stage}")(stage.arrays))
-        self._said[stage.stage] = asked, reply
+        self._answered[stage.stage] = asked, reply
         return reply
 
     def _share(self, arrays: Arrays) -> Arrays:
-        return secagg_messages.from_table(
-            self._member.share(secagg_messages.to_adverts(arrays)), secagg_messages.SEALED
-        )
+        return messages.from_table(self._member.share(messages.to_adverts(arrays)), messages.SEALED)
 
     def _mask(self, arrays: Arrays) -> Arrays:
-        return {"words": self._member.mask(secagg_messages.to_table(arrays, secagg_messages.SEALED), self._words)}
+        return {"words": self._member.mask(messages.to_table(arrays, messages.SEALED), self._reply)}
 
     def _confirm(self, arrays: Arrays) -> Arrays:
-        survivors = tuple(sorted(secagg_messages.to_members(arrays)))
-        self._on_list(survivors)
+        survivors = tuple(sorted(messages.to_members(arrays)))
+        self._once.before_confirm(survivors)
         self._survivors = survivors
-        return secagg_messages.from_signature(self._member.confirm(survivors))
+        return messages.from_signature(self._member.confirm(survivors))
 
     def _reveal(self, arrays: Arrays) -> Arrays:
-        revealed = self._member.reveal(secagg_messages.to_table(arrays, secagg_messages.SIGNATURE))
-        self._on_reveal(self._survivors)
-        return secagg_messages.from_revealed(revealed)
+        revealed = self._member.reveal(messages.to_table(arrays, messages.SIGNATURE))
+        self._once.before_reveal(self._survivors)
+        return messages.from_revealed(revealed)
 
     def _encoded(self, stage: str, arrays: Arrays) -> bytes:
         return encode_stage(Stage(self.token, self.number, stage, arrays))

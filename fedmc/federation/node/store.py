@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from fedmc.algorithms.client import ClientState, Fitted, Tied, TiedRated
-from fedmc.algorithms.private import Users
+from fedmc.algorithms.protocol import Algorithm
+from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
-from fedmc.training.fixed_point import Counted
+from fedmc.training.aggregation import FixedPointState
 
-KINDS: dict[str, Any] = {"Tied": Tied, "TiedRated": TiedRated, "Fitted": Fitted, "Users": Users}
 WHOLE = "whole numbers"  # beside the fields of the state inside
+EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 FORMAT = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
@@ -39,13 +39,16 @@ CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, se
 """
 
 
+Kind = Literal["committed", "pending"]
+
+
 class BusyError(FedmcError):
     """Another process holds the state."""
 
 
 class Entry(NamedTuple):
     round: int
-    state: ClientState | None
+    state: State | None
     key: str | None = None  # of the request that made it
     reply: bytes | None = None
 
@@ -96,8 +99,8 @@ class Store:
             found = self._database.execute("SELECT ratings, settings FROM runs WHERE run = ?", (run,)).fetchone()
         return str(found[0]), str(found[1])
 
-    def get(self, run: str, kind: str) -> Entry:
-        """The committed or the pending entry of a run; NOTHING where there is none."""
+    def get(self, run: str, kind: Kind, algorithm: Algorithm) -> Entry:
+        """The committed or the pending entry of a run of this algorithm; NOTHING where there is none."""
         with self._errors():
             row = self._database.execute(
                 "SELECT round, state, key, reply FROM states WHERE run = ? AND kind = ?", (run, kind)
@@ -106,7 +109,7 @@ class Store:
             return NOTHING
         number, state, key, reply = row
         try:
-            return Entry(number, _load(state), key, reply)
+            return Entry(number, _load(state, algorithm), key, reply)
         except (DataError, TypeError, KeyError) as error:
             raise DataError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
@@ -115,7 +118,7 @@ class Store:
         with self._transaction():
             self._put(run, "pending", entry)
 
-    def promote(self, run: str, state: ClientState | None = None) -> None:
+    def promote(self, run: str, state: State | None = None) -> None:
         """The pending entry was counted: it is the committed one now, with this state if there is another."""
         with self._transaction():
             if state is not None:
@@ -190,16 +193,19 @@ class Store:
             raise DataError(f"cannot use the state in {self.folder}: {error}") from None
 
 
-def _dump(state: Any) -> bytes:
-    inner = state.inner if isinstance(state, Counted) else state
+def _dump(state: State | None) -> bytes:
+    assert state is not None
+    inner = state.inner if isinstance(state, FixedPointState) else state
     arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
-    if isinstance(state, Counted):
+    if isinstance(state, FixedPointState):
         arrays[WHOLE] = state.whole
     return to_bytes(arrays, {"kind": type(inner).__name__})
 
 
-def _load(content: bytes) -> Any:
+def _load(content: bytes, algorithm: Algorithm) -> State:
     arrays, words = from_bytes(content)
     whole = arrays.pop(WHOLE, None)
-    inner = KINDS[words["kind"]](**arrays)
-    return inner if whole is None else Counted(inner, whole)
+    known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
+    kind = str(words["kind"])
+    inner = known[EARLIER.get(kind, kind)](**arrays)
+    return inner if whole is None else cast(State, FixedPointState(inner, whole))

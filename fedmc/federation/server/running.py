@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,11 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.checkpoint import Checkpoint
-from fedmc.federation.server.engine import FederatedEngine, Transport
-from fedmc.training.rounds import Begun, rounds
+from fedmc.federation.server.checkpoint import SavedRun
+from fedmc.federation.server.engine import FederatedEngine
+from fedmc.federation.server.members import Members, Transport
+from fedmc.federation.setup.identities import pinned
+from fedmc.training.rounds import Checkpoint, Round, rounds
 
 
 class StoppedError(FedmcError):
@@ -59,7 +61,7 @@ class RunFolder:
     def plan(self) -> RunPlan:
         try:
             words = json.loads((self.path / "plan.json").read_text(encoding="utf-8"))
-            plan = RunPlan(**words | {"settings": Settings(**words["settings"])})
+            plan = RunPlan(**words | {"settings": Settings.from_dict(words["settings"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(f"{self.path} is not the folder of a run: {error}") from None
         self._names = plan.organisations
@@ -152,42 +154,41 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
             raise
 
 
-def _pinned(publics: Sequence[str]) -> dict[int, Any]:
-    from fedmc.federation.setup.identities import pinned
-
-    return dict(pinned(publics))
-
-
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     """The organisations that have the model in the end."""
-    saved, begun = folder.path / "server.npz", None
-    everyone = range(len(plan.organisations))
-    known = _pinned(plan.identities) if plan.identities else None
-    engine = FederatedEngine(transport, plan.run, len(everyone), plan.items, plan.catalogue, plan.quorum, pinned=known)
-    if saved.exists():
-        found = checkpoint.load(saved)
-        engine.counted, engine.factors = dict(found.counted), dict(found.factors)
-        begun = Begun(found.number, found.cast, found.state, found.opening)
-        folder.say(round=begun.number)
+    path, everyone = folder.path / "server.npz", range(len(plan.organisations))
+    federation = Members(len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities))
+    engine = FederatedEngine(transport, plan.run, federation)
+    last: Checkpoint | None = None
+    if path.exists():
+        found = checkpoint.load(path)
+        engine.restore(found.counted, found.factors)
+        last = found.checkpoint
+        folder.say(round=last.number)
 
-    def on_state(now: Begun) -> None:
-        nonlocal begun
-        begun = now
-        stands = now.number, now.cast, now.state, engine.counted
-        checkpoint.save(saved, Checkpoint(plan.run, *stands, plan.catalogue, now.opening, engine.factors))
+    def on_checkpoint(now: Checkpoint) -> None:
+        nonlocal last
+        last = now
+        checkpoint.save(path, SavedRun(plan.run, now, engine.counted, plan.catalogue, engine.factors))
         absent = [one._asdict() | {"organisation": plan.organisations[one.client]} for one in engine.absent[-20:]]
         folder.say(round=now.number, absent=absent)
 
-    if begun is None or begun.number < plan.rounds:
-        run = rounds(
-            engine, plan.settings, measure_every=plan.measure_every, last=plan.rounds, begun=begun, on_state=on_state
-        )
-        with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
-            for round in run:
-                history.write(json.dumps(round.record()) + "\n")
-                history.flush()
-                folder.check_stop()
-                if round.number >= plan.rounds:
-                    break
-    assert begun is not None
-    return [plan.organisations[k] for k in engine.finish(begun.cast, everyone)]
+    if last is None or last.number < plan.rounds:
+        running = rounds(
+            engine, plan.settings, measure_every=plan.measure_every, last=plan.rounds, checkpoint=last,
+            on_checkpoint=on_checkpoint,
+        )  # fmt: skip
+        _record(folder, running, plan.rounds)
+    assert last is not None
+    return [plan.organisations[k] for k in engine.finish(last.broadcast, everyone)]
+
+
+def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:
+    """A line of history for each round up to the last."""
+    with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
+        for round in running:
+            history.write(json.dumps(round.record()) + "\n")
+            history.flush()
+            folder.check_stop()
+            if round.number >= last:
+                return

@@ -1,104 +1,108 @@
-"""The server's way through a session of secure aggregation: five questions to the nodes, and in the end their sum.
+"""The server's way through a secure-aggregation session: five exchanges with the nodes, and in the end their sum.
 
 Who does not answer, or answers what cannot be right, is a drop-out of the session; the sum is that of the nodes whose
-words arrived. Too many drop-outs, and nothing is unmasked.
+masked replies arrived. With too many drop-outs nothing is unmasked.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from fedmc.algorithms.messages import CHANGING, Broadcast, Sums
+from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
+from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError, TooFewError
-from fedmc.federation import secagg_messages
+from fedmc.federation import secagg_messages as messages
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage, read_stage
+from fedmc.federation.server.asking import Asking, log
 from fedmc.federation.wire import OK, STATUS, Invitation, decode_reply, from_bytes
-from fedmc.privacy.secagg.protocol import AbortedError, Advert, Collector, threshold_of
-from fedmc.training.fixed_point import to_sums
-
-if TYPE_CHECKING:
-    from fedmc.federation.server.engine import FederatedEngine
+from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.privacy.secagg.session import AbortedError, Advert, threshold_of
+from fedmc.training.aggregation import decoded
+from fedmc.types import Array
 
 T = TypeVar("T")
 
 SESSIONS = 12  # tries at a round: a node that dies within a session takes its keys with it
-SMALL = 100_000  # bytes, and some for each member: of every message but the masked words
+SMALL = 100_000  # bytes, and some for each member: of every message but the masked replies
 
 
-def collect(engine: FederatedEngine, cast: Broadcast, asked: list[int]) -> Sums:
+def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
+    """The sum of the nodes' replies; a session in which too many were lost is begun anew, with new keys."""
+    why = ""
+    for _ in range(SESSIONS):
+        try:
+            return SecAggSession(asking, broadcast, asked).run()
+        except AbortedError as error:
+            why = str(error)
+            log.warning("round %s, %s: %s", broadcast.round, broadcast.task, why)
+    raise TooFewError(f"round {broadcast.round}: {why} ({asking.reasons(len(asked))})")
+
+
+class SecAggSession:
     """One session; AbortedError where too few were left."""
-    return _Session(engine, cast, asked).run()
 
-
-class _Session:
-    def __init__(self, engine: FederatedEngine, cast: Broadcast, asked: list[int]) -> None:
+    def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
         # All at the start: a sum once seen is asked for among the same again, so that two cannot be subtracted.
-        all_of_them = cast.round == 0 or not engine.joined
-        quorum = len(asked) if all_of_them else min(engine.quorum, len(asked))
-        self.engine, self.cast, self.asked = engine, cast, asked
+        everybody = broadcast.round == 0 or not asking.counted
+        quorum = len(asked) if everybody else min(asking.members.quorum, len(asked))
+        self.asking, self.broadcast, self.asked = asking, broadcast, asked
         self.needed, self.sent, self.diverged = max(quorum, threshold_of(len(asked))), 0, 0
         self.invitation = Invitation(secrets.token_hex(16), tuple(asked), self.needed)
-        session = secagg_messages.session_of(engine.asking(asked[0], cast, self.invitation), engine.items)
-        self.collector = Collector(session, engine.pinned)
+        request = asking.request(asked[0], broadcast, self.invitation)
+        self.aggregator = Aggregator(messages.session_of(request, asking.members.items), asking.members.pinned)
 
     def run(self) -> Sums:
-        collector = self.collector
-        adverts = collector.take_adverts(self._invite())
-        sealed = collector.take_sealed(
-            self._ask(
-                "share",
-                dict.fromkeys(collector.adverts, secagg_messages.from_adverts(adverts)),
-                _table(secagg_messages.SEALED),
-            )
-        )
-        for_masks = {
-            member: secagg_messages.from_table(shares, secagg_messages.SEALED) for member, shares in sealed.items()
-        }
-        survivors = collector.take_hidden(self._ask("mask", for_masks, lambda member, arrays: arrays["words"]))
-        listed = dict.fromkeys(survivors, secagg_messages.from_members(survivors))
-        signatures = collector.take_signatures(
-            self._ask("confirm", listed, lambda member, arrays: secagg_messages.to_signature(arrays))
-        )
-        proof = dict.fromkeys(signatures, secagg_messages.from_table(signatures, secagg_messages.SIGNATURE))
-        revealed = self._ask("reveal", proof, secagg_messages.to_revealed)
+        aggregator, ask = self.aggregator, self._ask
+        adverts = aggregator.take_adverts(self._invite())
+        listed = dict.fromkeys(aggregator.adverts, messages.from_adverts(adverts))
+        sealed = aggregator.take_sealed(ask("share", listed, _table(messages.SEALED), aggregator.check_sealed))
+        for_masks = {member: messages.from_table(shares, messages.SEALED) for member, shares in sealed.items()}
+        survivors = aggregator.take_hidden(ask("mask", for_masks, _masked, aggregator.check_hidden))
+        alive = dict.fromkeys(survivors, messages.from_members(survivors))
+        signatures = aggregator.take_signatures(ask("confirm", alive, _signature, aggregator.check_signature))
+        proof = dict.fromkeys(signatures, messages.from_table(signatures, messages.SIGNATURE))
+        revealed = ask("reveal", proof, messages.to_revealed, aggregator.check_revealed)
         try:
-            total = collector.unmask(revealed)
-            sums = to_sums(total.view(np.int64), self.cast, self.engine.items, self.sent)
-            return self._checked(sums, survivors)
+            total = aggregator.unmask(revealed)
+            schema = schema_of(self.broadcast, self.asking.members.items)
+            return self._checked(decoded(total.view(np.int64), schema, self.sent), survivors)
         except DataError as error:  # somebody lied, and one cannot say who
             raise AbortedError(str(error)) from None
 
     def _invite(self) -> dict[int, Advert]:
-        contents = {k: self.engine.request(k, self.cast, self.invitation) for k in self.asked}
-        answers = self.engine.transport.exchange(contents, SMALL, self.needed)
-        found = self._valid("advertise", answers, self.asked, _advert, self._check_advert)
-        self.engine.stop_if_diverged(self.diverged, self.asked, self.cast)
+        contents = {k: self.asking.encoded(k, self.broadcast, self.invitation) for k in self.asked}
+        answers = self.asking.exchange(contents, SMALL, self.needed)
+        found = self._valid("advertise", answers, self.asked, _one_advert, self._check_advert)
+        self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
         if len(found) < self.needed:  # asking again would not help: they were waited for
-            missing = self.engine.reasons(len(self.asked) - len(found))
+            missing = self.asking.reasons(len(self.asked) - len(found))
             there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
-            raise TooFewError(f"round {self.cast.round}: {there} ({missing})")
+            raise TooFewError(f"round {self.broadcast.round}: {there} ({missing})")
         return found
 
     def _check_advert(self, member: int, advert: Advert) -> None:
-        self.collector.check_advert(member, advert)
-        if advert.new != (self.cast.task in CHANGING and member not in self.engine.joined):
+        self.aggregator.check_advert(member, advert)
+        if advert.new != (self.broadcast.task in STATEFUL_TASKS and member not in self.asking.counted):
             raise DataError("it joins twice" if advert.new else "it never joined")
 
-    def _ask(self, stage: str, arrays: Mapping[int, Arrays], read: Callable[[int, Arrays], T]) -> dict[int, T]:
+    def _ask(
+        self,
+        stage: str,
+        arrays: Mapping[int, Arrays],
+        read: Callable[[int, Arrays], T],
+        check: Callable[[int, T], None],
+    ) -> dict[int, T]:
         """One stage: ask these members, and keep the answers that are right."""
         token = self.invitation.token
         contents = {k: encode_stage(Stage(token, k, stage, part)) for k, part in arrays.items()}
-        words = 8 * self.collector.session.length if stage == "mask" else 0
-        answers = self.engine.transport.exchange(contents, SMALL + 200 * len(arrays) + words, self.needed)
-        checks: dict[str, Callable[[int, Any], None]] = {
-            "share": self.collector.check_sealed, "mask": self.collector.check_hidden,
-            "confirm": self.collector.check_signature, "reveal": self.collector.check_revealed,
-        }  # fmt: skip
-        return self._valid(stage, answers, list(arrays), read, checks[stage])
+        masked = 8 * self.aggregator.session.length if stage == "mask" else 0
+        answers = self.asking.exchange(contents, SMALL + 200 * len(arrays) + masked, self.needed)
+        return self._valid(stage, answers, list(arrays), read, check)
 
     def _valid(
         self,
@@ -106,12 +110,12 @@ class _Session:
         answers: Mapping[int, bytes],
         asked: list[int],
         read: Callable[[int, Arrays], T],
-        check: Callable[[int, Any], None],
+        check: Callable[[int, T], None],
     ) -> dict[int, T]:
         found: dict[int, T] = {}
         for member in asked:
             if member not in answers:
-                self.engine.leave_out(member, self.cast, f"no answer to {stage} in time")
+                self.asking.leave_out(member, self.broadcast, f"no answer to {stage} in time")
                 continue
             self.sent += len(answers[member])
             try:
@@ -119,7 +123,7 @@ class _Session:
                 check(member, value)
                 found[member] = value
             except Exception as error:  # whatever a stranger's bytes can bring about
-                self.engine.leave_out(member, self.cast, f"{stage}: {error}")
+                self.asking.leave_out(member, self.broadcast, f"{stage}: {error}")
         return found
 
     def _arrays(self, stage: str, member: int, content: bytes) -> Arrays:
@@ -137,16 +141,24 @@ class _Session:
 
     def _checked(self, sums: Sums, survivors: tuple[int, ...]) -> Sums:
         if "joined" in sums.parts:
-            expected = sum(member not in self.engine.joined for member in survivors)
+            expected = sum(member not in self.asking.counted for member in survivors)
             if sums.number("joined") != expected:
                 raise DataError(f"{sums.number('joined'):g} nodes say that they are new, {expected} are")
-        return Sums(sums.parts, sums.sent, survivors)
+        return replace(sums, clients=survivors)
 
 
-def _advert(member: int, arrays: Arrays) -> Advert:
-    (advert,) = secagg_messages.to_adverts(arrays)
+def _one_advert(member: int, arrays: Arrays) -> Advert:
+    (advert,) = messages.to_adverts(arrays)
     return advert
 
 
 def _table(size: int) -> Callable[[int, Arrays], dict[int, bytes]]:
-    return lambda member, arrays: secagg_messages.to_table(arrays, size)
+    return lambda member, arrays: messages.to_table(arrays, size)
+
+
+def _masked(member: int, arrays: Arrays) -> Array:
+    return arrays["words"]
+
+
+def _signature(member: int, arrays: Arrays) -> bytes:
+    return messages.to_signature(arrays)

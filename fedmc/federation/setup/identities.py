@@ -10,17 +10,29 @@ is agreed on out of band, and each organisation can make its own key (`fedmc nod
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedmc.errors import DataError
-from fedmc.federation.node.secagg_member import Identity
 from fedmc.federation.setup import keys
 
 KEY, LIST = "identity.key", "identities.json"
+
+
+class Identity(NamedTuple):
+    """Who a node is among whom: its key, everybody's public keys by their numbers, and how many it wants to be."""
+
+    number: int
+    key: Ed25519PrivateKey
+    pinned: Mapping[int, Ed25519PublicKey]
+    min_cohort: int
+
+    def __repr__(self) -> str:
+        return f"Identity({self.number} of {len(self.pinned)})"
 
 
 def make(folder: Path) -> str:

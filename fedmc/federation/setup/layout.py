@@ -18,11 +18,11 @@ from string import Template
 from typing import Any
 
 from fedmc import __version__
-from fedmc.algorithms.settings import PRIVACY
 from fedmc.data import catalogue
 from fedmc.data.catalogue import Catalogue
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.setup import identities, keys
+from fedmc.privacy.modes import MODES, SMALLEST_COHORT, cohort_for, default_for
 
 RESERVED = ("server", "authority")
 AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
@@ -89,7 +89,7 @@ def init(
     Nodes take part in runs of the kinds of privacy that they `accept`: secure aggregation, where there are enough.
     """
     names = check_names(organisations)
-    agreed = check_accepted(accept if accept is not None else ["secagg"] if len(names) >= 3 else ["plain"])
+    agreed = check_accepted(accept if accept is not None else [default_for(len(names))])
     keys.check_host(host)
     for number in (port, control_port):
         require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
@@ -109,7 +109,9 @@ def init(
         keys.write_private(folder / name / "node.key", private)
         (folder / "server" / "nodes" / f"{name}.pub").write_bytes(public + b"\n")
         more = {"organisation": name, "accept": ", ".join(f'"{one}"' for one in agreed)}
-        _write_node(folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(least_of(names))})
+        _write_node(
+            folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(cohort_for(len(names)))}
+        )
     listed = [(name, identities.make(folder / name)) for name in names]
     for name in ("server", *names):
         identities.save(folder / name / identities.LIST, listed)
@@ -141,16 +143,11 @@ def check_names(organisations: Sequence[str]) -> list[str]:
     return names
 
 
-def least_of(organisations: Sequence[str]) -> int:
-    """How many an organisation wants to be hidden among: ten, or all where they are fewer."""
-    return max(3, min(10, len(organisations)))
-
-
 def check_accepted(accept: Sequence[str]) -> list[str]:
     for one in accept:
-        if one not in PRIVACY:
-            raise unknown("kind of privacy", one, PRIVACY)
-    require(bool(accept), f"say which kinds of privacy to accept: some of {', '.join(PRIVACY)}")
+        if one not in MODES:
+            raise unknown("kind of privacy", one, MODES)
+    require(bool(accept), f"say which kinds of privacy to accept: some of {', '.join(MODES)}")
     return list(accept)
 
 
@@ -176,7 +173,11 @@ def load_node(folder: Path) -> NodeConfig:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
     require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
-    require(config.min_cohort >= 3, f"min_cohort must be at least 3, got {config.min_cohort}", DataError)
+    require(
+        config.min_cohort >= SMALLEST_COHORT,
+        f"min_cohort must be at least {SMALLEST_COHORT}, got {config.min_cohort}",
+        DataError,
+    )
     require(
         bool(config.source),
         f"{folder / 'config.toml'}: say where the ratings are, under [ratings] source = ...",

@@ -1,0 +1,212 @@
+"""FedMC-ADMM as published: Algorithm 1 of the paper, with linearised updates (`preset="paper"`).
+
+Symbols, as in the paper (item factors are stored item-major, one row an item):
+    M_i, Omega_i   the ratings of client i and where they are              shard
+    U  (m_i x r)   its users' factors, which never leave it                state.U
+    W  (n x r)     its own copy of the item factors                        state.W
+    Y  (n x r)     the dual of W = V                                       state.Y
+    V  (n x r)     the item factors all clients share                      broadcast.V
+    beta, p        the penalty of W != V, the number of clients            beta_of(broadcast), broadcast.clients
+    N              inner steps of each half                                settings.inner_steps
+    S = beta W + Y what the server needs of a client, and only summed over clients
+
+A client's round:
+    N times   U <- prox_{R_i/L}( U - grad_U f(U, W)/L ),                                 L = ||W'W||_F
+    N times   W <- ( L/p W + beta V - grad_V f(U, W)/p - Y ) / ( L/p + beta ),           L = ||U'U||_F
+              Y <- Y + beta (W - V)                                          the dual before the next V
+Times p, the W step is a proximal gradient step with the penalty  rho/2 ||W - A||^2,  rho = p beta,  A = V - Y/beta:
+the same function as the U half, transposed.
+
+The server keeps S = sum_i (beta W_i + Y_i), stale clients included:
+    V <- prox_{R/(p beta)}( S / (p beta) )
+Where clients enter at their first update, p in S / (p beta) is the number seen so far, and R weighs as much less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+
+from fedmc.algorithms import beta
+from fedmc.algorithms.beta import beta_of
+from fedmc.algorithms.leakage import ADMMLeakage
+from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Sums
+from fedmc.algorithms.protocol import Algorithm, Sizes, Start
+from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import Ask, normalised, server_at
+from fedmc.algorithms.state import ServerState, State
+from fedmc.algorithms.theory import Convergence, Point, Theory, common_parts, common_schema, convergence, problem_of
+from fedmc.algorithms.users import by_item, by_user, start_users
+from fedmc.data.partition import Shard
+from fedmc.errors import Diverged, require
+from fedmc.problem import penalties, subproblem
+from fedmc.problem.subproblem import ItemHalf
+from fedmc.types import Array
+
+
+class ADMMState(NamedTuple):
+    """What a client of FedMC-ADMM remembers between its rounds; it stays with the client."""
+
+    U: Array
+    W: Array
+    Y: Array
+
+
+class Tied(State, Protocol):
+    """Whatever a state keeps of W and Y, it can give both in full."""
+
+    @property
+    def W(self) -> Array: ...
+    @property
+    def Y(self) -> Array: ...
+
+
+class ADMMTheory(Theory):
+    """The paper's: it covers the linearised update with one beta and U fitted to W."""
+
+    def covers(self, settings: Settings) -> bool:
+        return settings.fit_users_to == "W" and settings.dual_step == 1 and settings.beta != "auto"
+
+    def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        return common_schema(items, broadcast.settings.width) | {"lagrangian": Part()}
+
+    def client(self, shard: Shard, state: State | None, broadcast: Broadcast, U: Array) -> dict[str, Array | float]:
+        V, W, Y = broadcast.V, broadcast.V, np.zeros_like(broadcast.V)
+        if state is not None:
+            tied = cast(Tied, state)
+            U, W, Y = tied.U, tied.W, tied.Y
+        gap = (W - V).astype(np.float64)
+        penalty, _ = broadcast.settings.penalties(broadcast.clients)
+        loss = subproblem.loss_value(problem_of(shard, broadcast), W, U)
+        ties = float(np.sum(Y * gap) + np.sum(beta_of(broadcast) / 2 * np.square(gap)))
+        parts = common_parts(shard, broadcast, Point(U, W, gap))
+        return parts | {"lagrangian": (loss + penalty.value(U)) / broadcast.clients + ties}
+
+    def server(self, sums: Sums, server: ServerState, broadcast: Broadcast, before: Array | None) -> Convergence:
+        """nu lies in the subdifferential of R at V once V came out of a server's step."""
+        _, penalty = broadcast.settings.penalties(broadcast.clients)
+        lagrangian = sums.number("lagrangian") + penalty.value(broadcast.V)
+        if before is None:
+            return convergence(sums, broadcast, None, lagrangian, broadcast.V)
+        assert server.S is not None
+        nu = (server.S - server.seen * beta_of(broadcast) * broadcast.V) * (broadcast.clients / server.seen)
+        return convergence(sums, broadcast, before, lagrangian, sums["gradient_V"] + nu)
+
+
+class LinearisedADMM(Algorithm):
+    """FedMC-ADMM with N proximal gradient steps of each half."""
+
+    name = "linearised"
+    state_types: tuple[type[State], ...] = (ADMMState,)
+    cumulative = True
+    theory: Theory | None = ADMMTheory()
+    leakage = ADMMLeakage()
+
+    def check(self, settings: Settings) -> None:
+        if settings.beta == "auto":
+            separable = penalties.coefficients(settings.penalties(1)[1], settings.width) is not None
+            require(separable, "beta='auto' needs a separable penalty of the items: set beta, or penalty_items='none'")
+
+    # --- the client
+
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
+        if broadcast.task == "scale":
+            return state, self.user_scale(shard, broadcast)  # type: ignore[return-value]
+        if broadcast.task == "start":
+            begun = self.first_state(shard, broadcast)
+            return begun, Sums.of(S=beta_of(broadcast) * begun.W + begun.Y, joined=1)
+        assert state is None or isinstance(state, ADMMState)
+        return self.local_round(shard, state, broadcast)
+
+    def local_round(self, shard: Shard, state: ADMMState | None, broadcast: Broadcast) -> tuple[ADMMState, Sums]:
+        """U, then W, then Y; up goes the change of S = beta W + Y, all of it where the client is new."""
+        joined = state is None
+        old = self.first_state(shard, broadcast) if state is None else state
+        settings, V, tie = broadcast.settings, broadcast.V, beta_of(broadcast)
+        U = self.fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, broadcast)
+        half = ItemHalf(
+            broadcast.clients, settings.penalty_of_copies, settings.inner_steps, settings.passes, settings.dual_step
+        )
+        W, Y, change, finite = subproblem.item_round(by_item(shard, broadcast), U, (old.W, old.Y), V, tie, half)
+        if joined:
+            change = (tie * W + Y).astype(W.dtype, copy=False)
+        check_finite(finite, shard, broadcast)
+        return ADMMState(U, W, Y), Sums.of(S=change, joined=int(joined))
+
+    def first_state(self, shard: Shard, broadcast: Broadcast) -> ADMMState:
+        """W = V, Y = -1/p grad_V f(U, W): the paper's start, whenever the client has its first update."""
+        U, V = self.first_users(shard, broadcast), broadcast.V
+        Y = (-subproblem.gradient(by_item(shard, broadcast), U, V) / broadcast.clients).astype(U.dtype, copy=False)
+        return ADMMState(U, V, Y)
+
+    def first_users(self, shard: Shard, broadcast: Broadcast) -> Array:
+        U = start_users(shard, broadcast)
+        return self.fit_users(shard, U, broadcast.V, broadcast) if broadcast.settings.fit_users_to == "V" else U
+
+    def fit_users(self, shard: Shard, U: Array, F: Array, broadcast: Broadcast) -> Array:
+        """The U half against the item factors F: N proximal gradient steps."""
+        settings = broadcast.settings
+        penalty, _ = settings.penalties(broadcast.clients)
+        problem = by_user(shard, broadcast)
+        return subproblem.prox_steps(problem, F, U, penalty, settings.inner_steps, passes=settings.passes)
+
+    def user_scale(self, shard: Shard, broadcast: Broadcast) -> Sums:
+        """sum_t u_ta^2 for each coordinate a, U fitted to the first V: what beta="auto" needs."""
+        U = self.fit_users(shard, start_users(shard, broadcast), broadcast.V, broadcast)
+        return Sums.of(users=len(U), squares=np.square(U, dtype=np.float64).sum(axis=0))
+
+    def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        tied = cast(Tied, state)
+        return {"S": np.asarray(beta_of(broadcast) * tied.W + tied.Y)}
+
+    # --- the server
+
+    def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:
+        settings, V, p = broadcast.settings, broadcast.V, broadcast.clients
+        broadcast, moments = normalised(ask, broadcast, always=settings.beta == "auto")
+        if settings.beta != "auto":
+            broadcast = broadcast._replace(shared=beta.constant(settings.beta))
+        else:
+            assert moments is not None
+            scale = ask(broadcast._replace(task="scale"), first)
+            broadcast = broadcast._replace(shared=beta.from_sums(moments, scale))
+        if settings.entry != "all":
+            return Start(broadcast, server_at(V, np.zeros(V.shape)))
+        reply = ask(broadcast._replace(task="start"), range(p))
+        return Start(broadcast, server_at(V, reply["S"], p))
+
+    def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
+        S, seen = running_sum(server, total)
+        tie = beta_of(broadcast)
+        _, penalty = broadcast.settings.penalties(broadcast.clients)
+        return ServerState(S, penalty.prox(S / (seen * tie), 1 / (broadcast.clients * tie)), seen)
+
+    # --- what travels
+
+    def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        width = broadcast.settings.width
+        if broadcast.task == "scale":
+            return {"users": Part(nonnegative=True), "squares": Part((width,), nonnegative=True)}
+        return {"S": Part((items, width), SUM_BITS, cumulative=True), "joined": Part()}
+
+    def check_broadcast(self, broadcast: Broadcast) -> None:
+        if broadcast.task not in ("moments", "scale"):  # beta is made of their sums
+            beta.check(broadcast)
+
+    def state_numbers(self, sizes: Sizes) -> int:
+        return 2 * sizes.clients * sizes.items * sizes.width  # W and Y
+
+
+def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:
+    """S with the round's changes in it, and how many clients it holds."""
+    S = total["S"]
+    S += server.S  # the reply's own array: nobody else has it
+    return S, server.seen + int(total.number("joined"))
+
+
+def check_finite(finite: bool, shard: Shard, broadcast: Broadcast) -> None:
+    if not finite:
+        cause = f"client {shard.client} got item factors that are not finite"
+        raise Diverged(broadcast.round, cause, "raise beta")

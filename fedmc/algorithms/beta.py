@@ -1,0 +1,51 @@
+"""beta, the weight that ties a client's W to V: one number, or one for each item and coordinate.
+
+With beta="auto" it is the product of two factors, and only the factors travel:
+
+    beta_ja = c (count_j + 1) mean_t u_ta^2 / p^2        c times a client's own share of the curvature, over p
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmc.algorithms.messages import Broadcast, Shared, Sums
+from fedmc.errors import InputError, require
+from fedmc.types import Array
+
+NUMBER, ITEMS, COORDINATES = "beta", "beta_items", "beta_coordinates"
+
+
+def constant(beta: float) -> Shared:
+    return Shared({NUMBER: np.asarray(float(beta))})
+
+
+def from_sums(moments: Sums, scale: Sums) -> Shared:
+    """The two factors of beta="auto", from the items' counts and the users' mean squares."""
+    mean_squares = scale["squares"] / scale.number("users")
+    floor = max(float(mean_squares.max()), 1.0) * 1e-6
+    return Shared({ITEMS: moments["items"] + 1.0, COORDINATES: np.maximum(mean_squares, floor)})
+
+
+def beta_of(broadcast: Broadcast) -> float | Array:
+    """beta as clients use it; 1 where the algorithm has none."""
+    shared = broadcast.shared
+    if ITEMS in shared.arrays:
+        return shared.derive("beta", lambda: _product(broadcast))
+    return float(shared.arrays.get(NUMBER, np.ones(())))
+
+
+def _product(broadcast: Broadcast) -> Array:
+    arrays, settings = broadcast.shared.arrays, broadcast.settings
+    beta = settings.beta_scale * np.outer(arrays[ITEMS], arrays[COORDINATES]) / broadcast.clients**2
+    return np.asarray(beta.astype(settings.dtype))
+
+
+def check(broadcast: Broadcast) -> None:
+    """Refuse a broadcast whose beta is missing, of a wrong shape, or not above 0."""
+    arrays, (items, width) = broadcast.shared.arrays, broadcast.V.shape
+    shapes = {name: array.shape for name, array in arrays.items()}
+    known: list[dict[str, tuple[int, ...]]] = [{NUMBER: ()}, {ITEMS: (items,), COORDINATES: (width,)}]
+    if shapes not in known:
+        raise InputError(f"beta must be one number, or a factor an item and one a coordinate, got {shapes}")
+    require(all(bool((array > 0).all()) for array in arrays.values()), "beta must be above 0")

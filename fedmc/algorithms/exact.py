@@ -1,0 +1,125 @@
+"""FedMC-ADMM with both halves at their minimum (the paper's remark): fewer rounds, and work for rated items only.
+
+With the square loss and a separable penalty each row has an exact answer. An item that nobody here rated has W = V and
+Y = 0, so a client keeps W and Y of its rated items only. With another loss the halves take proximal gradient steps, as
+in `admm`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmc.algorithms.admm import ADMMState, ADMMTheory, LinearisedADMM, check_finite
+from fedmc.algorithms.beta import beta_of
+from fedmc.algorithms.leakage import ExactLeakage
+from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.protocol import Sizes
+from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.state import State
+from fedmc.algorithms.users import by_user
+from fedmc.data.partition import Shard
+from fedmc.errors import require
+from fedmc.kernels import steps
+from fedmc.problem import subproblem
+from fedmc.problem.losses import Square
+from fedmc.problem.penalties import Coupling, coefficients
+from fedmc.problem.subproblem import Problem
+from fedmc.types import Array
+
+
+class SparseADMMState(NamedTuple):
+    """ADMMState where items are solved for exactly: one that nobody here rated has W = the last V, Y = 0."""
+
+    U: Array
+    rated: Array  # the items whose W and Y follow
+    W_rated: Array
+    Y_rated: Array
+    V: Array  # as it was last broadcast
+
+    @property
+    def W(self) -> Array:
+        W = self.V.copy()
+        W[self.rated] = self.W_rated
+        return W
+
+    @property
+    def Y(self) -> Array:
+        Y = np.zeros_like(self.V)
+        Y[self.rated] = self.Y_rated
+        return Y
+
+
+class ExactTheory(ADMMTheory):
+    def covers(self, settings: Settings) -> bool:
+        return False  # the theorem speaks of linearised updates
+
+
+class ExactADMM(LinearisedADMM):
+    """Exact solves of both halves where there are closed forms."""
+
+    name = "exact"
+    state_types = (SparseADMMState, ADMMState)
+    theory = ExactTheory()
+    leakage = ExactLeakage()
+
+    def check(self, settings: Settings) -> None:
+        square = isinstance(settings.make_loss(), Square)
+        require(
+            square or settings.fit_users_to == "V",
+            f"the exact W update needs the square loss, got {settings.loss}: use the linearised one",
+        )
+        super().check(settings)
+
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
+        solvable = isinstance(broadcast.settings.make_loss(), Square)
+        if broadcast.task == "round" and solvable:
+            assert state is None or isinstance(state, SparseADMMState)
+            return self.exact_round(shard, state, broadcast)
+        if broadcast.task == "start" and solvable:
+            begun = self.first_sparse_state(shard, broadcast)
+            return begun, Sums.of(S=beta_of(broadcast) * begun.W + begun.Y, joined=1)
+        return super().client_update(shard, state, broadcast)
+
+    def exact_round(
+        self, shard: Shard, state: SparseADMMState | None, broadcast: Broadcast
+    ) -> tuple[SparseADMMState, Sums]:
+        """`local_round` with each item's W at its minimum; work and memory for rated items only."""
+        joined = state is None
+        old = self.first_sparse_state(shard, broadcast) if state is None else state
+        settings, rated, tie = broadcast.settings, shard.rated, beta_of(broadcast)
+        U = self.fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else broadcast.V, broadcast)
+        V, beta = broadcast.V[rated], tie[rated] if isinstance(tie, np.ndarray) else tie
+        numbers = coefficients(settings.penalty_of_copies, settings.width)
+        assert numbers is not None
+        coupling = Coupling(broadcast.clients * beta, steps.anchors(V, old.Y_rated, beta))
+        W = subproblem.exact(_by_rated(shard, broadcast), U, old.W_rated, numbers, coupling)
+        Y, near, finite = steps.dual_step(V, old.W_rated, old.Y_rated, W, beta, settings.dual_step)
+        change = np.asarray(tie * (broadcast.V if joined else broadcast.V - old.V), W.dtype)
+        change[rated] = beta * W + Y if joined else near
+        check_finite(finite, shard, broadcast)
+        return SparseADMMState(U, rated, W, Y, broadcast.V), Sums.of(S=change, joined=int(joined))
+
+    def first_sparse_state(self, shard: Shard, broadcast: Broadcast) -> SparseADMMState:
+        """W = V, Y = -1/p grad_V f(U, W), of the rated items."""
+        U, W = self.first_users(shard, broadcast), broadcast.V[shard.rated]
+        slope = subproblem.gradient(_by_rated(shard, broadcast), U, W)
+        Y = (-slope / broadcast.clients).astype(U.dtype, copy=False)
+        return SparseADMMState(U, shard.rated, W, Y, broadcast.V)
+
+    def fit_users(self, shard: Shard, U: Array, F: Array, broadcast: Broadcast) -> Array:
+        """The U half at its minimum, where it is fitted to V and has a closed form; else N steps."""
+        settings = broadcast.settings
+        penalty, _ = settings.penalties(broadcast.clients)
+        numbers = subproblem.solvable(settings.make_loss(), penalty, settings.width)
+        if settings.fit_users_to == "V" and numbers is not None:
+            return subproblem.exact(by_user(shard, broadcast), F, U, numbers)
+        return super().fit_users(shard, U, F, broadcast)
+
+    def state_numbers(self, sizes: Sizes) -> int:
+        return 2 * sizes.rated * sizes.width
+
+
+def _by_rated(shard: Shard, broadcast: Broadcast) -> Problem:
+    return Problem(shard.by_rated, broadcast.settings.make_loss(), broadcast.scaling)

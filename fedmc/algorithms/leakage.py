@@ -1,0 +1,285 @@
+"""What a client's messages, or their sum, show besides what the server asked for: the algebra behind the audit.
+
+Each algorithm says what it leaks with a `Leakage`. The attacks in `fedmc.audit` are written against this protocol.
+
+Whoever sees the messages of FedMC-ADMM knows W and Y. The server knows V, beta, p and the dual step d, and from
+S+ = beta W+ + Y+ and Y+ = Y + d beta (W+ - V) it has
+
+    Y+ = ( Y + d (S+ - beta V) ) / (1 + d)        W+ = ( S+ - Y+ ) / beta
+
+so that sending the change of S only is cheaper, not more private. Then p (Y + beta (W+ - V)) is, row by row, minus the
+gradient: the sum of (m - u'w_j) u over the users who rated item j, and 0 where nobody did ("pulls" below).
+The message of the curvature update is the sum of z z' and m z itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from fedmc.algorithms.beta import beta_of
+from fedmc.algorithms.messages import Broadcast
+from fedmc.problem.losses import Square
+from fedmc.problem.subproblem import unpacked
+from fedmc.types import Array
+
+T = TypeVar("T")
+
+CANDIDATES = 100  # rows that may reveal the law that unrated rows obey
+LAW_TOLERANCE = 1e-7  # how exactly a row obeys it, relative to its norm
+
+
+class Observation(NamedTuple):
+    """What the server had sent, and what it sees come back: from one client, or the sum over a cohort."""
+
+    broadcast: Broadcast
+    parts: dict[str, Array]
+    accounted: Array | float = 0.0  # of a sum of changes: what the server can account for without a single rating
+
+    @property
+    def joined(self) -> float:
+        return float(self.parts.get("joined", np.zeros(())))
+
+
+class Pulls(NamedTuple):
+    """Row j of `rows`: the sum of (m - u'w_j) u over the users who rated item j."""
+
+    rows: Array
+    W: Array
+
+
+class Leakage(Protocol):
+    """Inherit from this class; what it does not override is not leaked."""
+
+    noised: bool = False
+
+    def evidence(self, seen: Sequence[Observation]) -> list[Array]:
+        """For each message of a client: how far each item's row is from that of an item which nobody there rated."""
+        return [np.linalg.norm(rows, axis=1) for rows in self.deviations(seen)]
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        """Of each message, rows that are 0 for unrated items; where one person rated, along that person's factors."""
+        return [rows_of(one) for one in seen]
+
+    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
+        """The gradients that messages hold, if they do."""
+        return []
+
+    def grams(self, seen: Sequence[Observation]) -> tuple[Array, Array] | None:
+        """(G, b) of each item as they are after these messages, if messages hold them."""
+        return None
+
+    def clearest(self, seen: Sequence[Observation]) -> Sequence[Observation]:
+        """The messages that tell persons apart best: the first, unless noise has to be averaged out."""
+        return seen[:1]
+
+    def sum_size(self, one: Observation) -> Array:
+        """How much the raters of each item moved a sum over a cohort."""
+        return np.asarray(np.linalg.norm(rows_of(one) - one.accounted, axis=1))
+
+    def accounted(
+        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
+    ) -> Array | float:
+        """What the sum would be had nobody rated anything; `before` holds the V that each client was sent last."""
+        return 0.0
+
+
+class RowNorms(Leakage):
+    """The default: an item's row in the message is 0 unless somebody rated it."""
+
+
+class ADMMLeakage(Leakage):
+    """Linearised FedMC-ADMM: W and Y can be tracked, and unrated rows follow one law."""
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        first, *later = track(seen)
+        return [first.pulls, *map(self.off_the_law, later)]
+
+    def off_the_law(self, update: Tracked) -> Array:
+        return _off_the_steps(update)
+
+    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
+        return [Pulls(update.pulls, update.W_after) for update in track(seen)]
+
+    def accounted(
+        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
+    ) -> Array | float:
+        moved = sum(broadcast.V - before[client] if client in before else broadcast.V for client in cohort)
+        return np.asarray(beta_of(broadcast) * moved)
+
+
+class ExactLeakage(ADMMLeakage):
+    """Exact W updates: an unrated row stays where V is."""
+
+    def off_the_law(self, update: Tracked) -> Array:
+        exact = isinstance(update.broadcast.settings.make_loss(), Square)
+        return update.pulls if exact else _off_the_steps(update)
+
+
+class CurvatureLeakage(Leakage):
+    """The curvature update: messages are second moments of user factors, item by item."""
+
+    def grams(self, seen: Sequence[Observation]) -> tuple[Array, Array]:
+        return unpacked(np.sum([np.asarray(one.parts["S"], np.float64) for one in seen], axis=0))
+
+    def evidence(self, seen: Sequence[Observation]) -> list[Array]:
+        return [self._raters(seen[: k + 1]) for k in range(len(seen))]
+
+    def sum_size(self, one: Observation) -> Array:
+        return self.evidence([one])[0]
+
+    def _raters(self, seen: Sequence[Observation]) -> Array:
+        """With biases the last diagonal entry of G is the number of ratings itself."""
+        G, _ = self.grams(seen)
+        biases = seen[0].broadcast.settings.biases
+        size: Array = np.abs(G[:, -1, -1] if biases else np.trace(G, axis1=1, axis2=2))
+        return size
+
+
+class GradientLeakage(Leakage):
+    """FedMGS: the message is the gradient."""
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        return [one.rows for one in self.pulls(seen)]
+
+    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
+        return [Pulls(-one.broadcast.clients * one.parts["gradient"], one.broadcast.V) for one in seen]
+
+
+class AveragingLeakage(Leakage):
+    """Averaging methods: an unrated row only shrinks, W = a V (with SCAFFOLD + k (own control - control))."""
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        found: list[Array] = []
+        own: Array | float = 0.0
+        for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
+            fixed = broadcast.settings.rank + 1 if broadcast.settings.biases else None
+            free = [k for k in range(broadcast.V.shape[1]) if k != fixed]
+            target = np.asarray(parts["W"] / parts.get("weight", np.ones(())), np.float64)[:, free]
+            known = [broadcast.V[:, free]]
+            if "control" in parts and "control" in broadcast.shared.arrays:
+                known.append(np.asarray(own - broadcast.shared.arrays["control"])[:, free])
+            if "control" in parts:
+                own = own + parts["control"]
+            found.append(_linear(target, np.stack(known, axis=-1)))
+        return found
+
+    def accounted(
+        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
+    ) -> Array | float:
+        return np.asarray(parts.get("weight", len(cohort)) * broadcast.V)
+
+
+class ControlLeakage(AveragingLeakage):
+    """SCAFFOLD: changes of W travel, of which the server cannot account for anything beforehand."""
+
+    def accounted(
+        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
+    ) -> Array | float:
+        return 0.0
+
+
+class ReleaseLeakage(Leakage):
+    """Differential privacy: noisy counts in the first message, then noisy rows whose size alone tells."""
+
+    noised = True
+
+    def evidence(self, seen: Sequence[Observation]) -> list[Array]:
+        first, *later = (rows_of(one) for one in seen)
+        parts = [first[:, 0], *(np.square(rows).sum(axis=1) for rows in later)]
+        total: Array = np.sum([(part - part.mean()) / max(float(part.std()), 1e-300) for part in parts], axis=0)
+        return [total]
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        released = (rows_of(one) for one in seen)
+        return [rows for rows in released if rows.shape[1] > 1]  # the first holds counts only
+
+    def clearest(self, seen: Sequence[Observation]) -> Sequence[Observation]:
+        return seen
+
+    def sum_size(self, one: Observation) -> Array:
+        return self.evidence([one])[0]
+
+
+def rows_of(one: Observation) -> Array:
+    """The part of a message that has a row for each item (rows below those of the items are left out)."""
+    items = len(one.broadcast.V)
+    found = next(part for part in one.parts.values() if np.ndim(part) == 2 and len(part) >= items)
+    return np.asarray(found)[:items]
+
+
+class Tracked(NamedTuple):
+    """One message of FedMC-ADMM: W and Y before and after it; at the first one they are the same."""
+
+    broadcast: Broadcast
+    W: Array
+    Y: Array
+    W_after: Array
+    Y_after: Array
+
+    @property
+    def pulls(self) -> Array:
+        beta = beta_of(self.broadcast)
+        pulls: Array = self.broadcast.clients * (self.Y + beta * (self.W_after - self.broadcast.V))
+        return pulls
+
+
+def track(seen: Sequence[Observation]) -> list[Tracked]:
+    """W and Y, tracked through the messages of a client from its first on (of a cohort: its first message only)."""
+    tracked: list[Tracked] = []
+    S: Array | float = 0.0
+    for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
+        beta = beta_of(broadcast)
+        S = S + np.asarray(parts["S"], np.float64)
+        if not tracked:
+            Y = np.asarray(S - max(seen[0].joined, 1.0) * beta * broadcast.V)
+            tracked.append(Tracked(broadcast, broadcast.V, Y, broadcast.V, Y))
+            continue
+        W, Y, d = tracked[-1].W_after, tracked[-1].Y_after, broadcast.settings.dual_step
+        Y_after = np.asarray((Y + d * (S - beta * broadcast.V)) / (1 + d))
+        tracked.append(Tracked(broadcast, W, Y, np.asarray((S - Y_after) / beta), Y_after))
+    return tracked
+
+
+def _off_the_steps(update: Tracked) -> Array:
+    """N linearised steps leave an unrated row at  W+ - A = c^N (W - A),  A = V - Y/beta,  c = L / (L + p beta).
+
+    L = ||U'U||_F is one number for the whole client; any unrated row gives it away.
+    """
+    broadcast, beta = update.broadcast, beta_of(update.broadcast)
+    N = broadcast.settings.inner_steps
+    A = broadcast.V - update.Y / beta
+    rho = np.broadcast_to(broadcast.clients * beta, broadcast.V.shape)
+    before, after = update.W - A, update.W_after - A
+    column = np.abs(before).argmax(axis=1)[:, None]
+    start, end, weight = (np.take_along_axis(part, column, 1)[:, 0] for part in (before, after, rho))
+    ratio = np.divide(end, start, out=np.zeros_like(end), where=start != 0)
+    root = np.clip(ratio, 0.0, 1 - 1e-9) ** (1 / N)
+    found = weight * root / (1 - root)
+    return _residual(after, _some(found).tolist(), lambda L: (L / (L + rho)) ** N * before)
+
+
+def _linear(target: Array, known: Array) -> Array:
+    """target_j = known_j c with one c for all unrated rows j."""
+    rows = _some(np.arange(len(target)))
+    candidates = [np.linalg.lstsq(known[row], target[row], rcond=None)[0] for row in rows]
+    return _residual(target, candidates, lambda c: np.asarray(known @ c))
+
+
+def _residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
+    """What the law that most rows obey leaves of each."""
+    best, most = target, -1
+    for candidate in candidates:
+        predicted = law(candidate)
+        left = np.asarray(target - predicted)
+        count = int((np.linalg.norm(left, axis=1) <= LAW_TOLERANCE * np.linalg.norm(predicted, axis=1)).sum())
+        if count > most:
+            best, most = left, count
+    return best
+
+
+def _some(values: Array) -> Array:
+    chosen: Array = np.random.default_rng(0).permutation(values)[:CANDIDATES]
+    return chosen

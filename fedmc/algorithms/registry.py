@@ -1,0 +1,66 @@
+"""Algorithms by name: those built in, and those of installed packages that declare the entry point `fedmc.algorithms`.
+
+A built-in is an entry point like any other, declared here instead of in package metadata: its module is imported when
+its name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, cast
+
+from fedmc.errors import InputError, unknown
+from fedmc.problem import plugins
+
+if TYPE_CHECKING:  # the protocol speaks of Settings, which look algorithms up here
+    from fedmc.algorithms.protocol import Algorithm
+
+GROUP = "fedmc.algorithms"
+BUILT_IN = {
+    "linearised": "fedmc.algorithms.admm:LinearisedADMM",
+    "exact": "fedmc.algorithms.exact:ExactADMM",
+    "curvature": "fedmc.algorithms.curvature:Curvature",
+    "fedmavg": "fedmc.algorithms.fedmavg:FedMAvg",
+    "fedmavg-printed": "fedmc.algorithms.fedmavg:PrintedFedMAvg",
+    "fedmgs": "fedmc.algorithms.fedmgs:FedMGS",
+    "fedavg": "fedmc.algorithms.fedavg:FedAvg",
+    "fedprox": "fedmc.algorithms.fedavg:FedProx",
+    "scaffold": "fedmc.algorithms.scaffold:Scaffold",
+    "dp": "fedmc.algorithms.private:Private",
+}
+UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them
+_found: dict[str, object] = {}
+
+
+def names() -> list[str]:
+    """Every algorithm that can be named here, built in or installed."""
+    return [*BUILT_IN, *plugins.names(GROUP)]
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm of this name."""
+    if name not in _found:
+        _found[name] = _make(name)
+    return cast("Algorithm", _found[name])
+
+
+def check(given: object) -> Algorithm:
+    """An algorithm of the user's own, given as an object."""
+    missing = [need for need in ("name", "client_update", "aggregate", "schema") if not hasattr(given, need)]
+    if missing:
+        raise InputError(
+            f"an algorithm needs {', '.join(missing)}, which {type(given).__name__} lacks: "
+            "inherit from fedmc.algorithms.protocol.Algorithm"
+        )
+    return cast("Algorithm", given)
+
+
+def _make(name: str) -> object:
+    if name in BUILT_IN:
+        return EntryPoint(name, BUILT_IN[name], GROUP).load()()
+    made = plugins.find(GROUP, name)
+    if made is None:
+        raise unknown("algorithm", name, names())
+    if not callable(made):
+        raise InputError(f"the plug-in {name!r} in {GROUP} must be a class or a function, got {type(made).__name__}")
+    return check(made())

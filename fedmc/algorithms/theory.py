@@ -1,0 +1,113 @@
+"""What the paper's theorems speak of, as sums over clients: the augmented Lagrangian, residuals and stationarity.
+
+clients  gap, the two norms that bound dist(0, dPhi), and the Lipschitz constants met so far
+server   primal and dual residual, the bound of dist(0, dPhi) after the paper's (122d)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fedmc.algorithms.beta import beta_of
+from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
+from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.state import ServerState, State
+from fedmc.data.partition import Shard
+from fedmc.problem import subproblem
+from fedmc.problem.subproblem import Problem
+from fedmc.types import Array
+
+POWER = 16  # a maximum that travels as a sum: (sum x^16)^(1/16) exceeds max x by at most p^(1/16)
+LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_low", "L_high")
+
+
+class Convergence(NamedTuple):
+    """What the server reports of a round's full diagnostics."""
+
+    lagrangian: float | None  # None where the algorithm has no duals
+    primal_residual: float  # sqrt( sum_i ||W_i - V||^2 )
+    dual_residual: float | None  # sqrt(p) ||beta (V - V_before)||, beta 1 where there is none
+    stationarity: float | None  # a bound of dist(0, dPhi)
+
+
+class Theory(Protocol):
+    """What full diagnostics ask of an algorithm."""
+
+    def covers(self, settings: Settings) -> bool:
+        """Whether the paper's theorem speaks of these settings."""
+        ...
+
+    def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        """The parts that `client` adds to a measurement."""
+        ...
+
+    def client(self, shard: Shard, state: State | None, broadcast: Broadcast, U: Array) -> dict[str, Array | float]:
+        """A client's part of the theory's sums at the global V."""
+        ...
+
+    def server(self, sums: Sums, server: ServerState, broadcast: Broadcast, before: Array | None) -> Convergence:
+        """What the sums say; `before` is the V of the round before."""
+        ...
+
+
+class Point(NamedTuple):
+    """Where a client stands."""
+
+    U: Array
+    W: Array
+    gap: Array  # W - V, or how far V moved since
+
+
+def common_schema(items: int, width: int) -> Schema:
+    numbers = dict.fromkeys(("gap", "stationarity_U", *LIPSCHITZ), Part())
+    return numbers | {"gradient_V": Part((items, width))}
+
+
+def problem_of(shard: Shard, broadcast: Broadcast) -> Problem:
+    return Problem(shard.by_user, broadcast.settings.make_loss(), broadcast.scaling)
+
+
+def common_parts(shard: Shard, broadcast: Broadcast, point: Point) -> dict[str, Array | float]:
+    """The parts that every algorithm with a theory reports."""
+    problem, V, p = problem_of(shard, broadcast), broadcast.V, broadcast.clients
+    U, W, gap = point
+    penalty, _ = broadcast.settings.penalties(p)
+    slope = subproblem.gradient(problem, W, U)
+    L_W = subproblem.lipschitz(W, problem.loss)
+    L_U = subproblem.lipschitz(U, problem.loss)
+    U_bar = np.asarray(penalty.prox(U - slope / L_W, 1 / L_W), U.dtype)
+    zeta = -slope - L_W * (U_bar - U)
+    stationarity_U = (subproblem.gradient(problem, V, U_bar) + zeta) / p
+    by_item = problem._replace(matrix=shard.by_item)
+    with np.errstate(over="ignore", under="ignore"):
+        return {
+            "gap": np.square(gap).sum(),
+            "stationarity_U": np.square(stationarity_U, dtype=np.float64).sum(),
+            "gradient_V": subproblem.gradient(by_item, U_bar, V) / p,
+            "L_U_high": np.float64(L_U) ** POWER,
+            "L_U_low": np.float64(L_U) ** -POWER,
+            "L_V_low": np.float64(L_W) ** -POWER,
+            "L_high": np.float64(_cross_lipschitz(problem, U, W)) ** POWER,
+        }
+
+
+def convergence(
+    sums: Sums, broadcast: Broadcast, before: Array | None, lagrangian: float | None, residual: Array
+) -> Convergence:
+    """The server's report; `residual` is the gradient of V's half plus a subgradient of R at V."""
+    p, V = broadcast.clients, broadcast.V
+    primal = float(np.sqrt(sums.number("gap")))
+    if before is None:
+        return Convergence(lagrangian, primal, None, None)
+    dual = float(np.sqrt(p) * np.linalg.norm(beta_of(broadcast) * (V - before)))
+    stationarity = float(np.sqrt(np.square(residual).sum() + sums.number("stationarity_U")))
+    return Convergence(lagrangian, primal, dual, stationarity)
+
+
+def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:
+    """A constant of grad_V f(., W) near U: curvature ||U|| ||W|| + ||P(UW - M)||, Frobenius norms."""
+    scores, ratings = subproblem.scores(problem, W, U)
+    pulls = problem.loss.gradient(scores, ratings)
+    return float(problem.loss.curvature * np.linalg.norm(U) * np.linalg.norm(W) + np.linalg.norm(pulls))

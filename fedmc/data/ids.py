@@ -1,0 +1,46 @@
+"""Ids of users and items: whole numbers where they can be, else strings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedmc.errors import DataError, require
+from fedmc.types import Array
+
+
+def as_ids(ids: ArrayLike, role: str) -> Array:
+    """Ids as int64 where they are whole numbers, else as strings; what a file without pickle can hold."""
+    array = np.atleast_1d(np.asarray(ids))
+    require(array.ndim == 1, f"{role} ids must be one-dimensional, got shape {array.shape}", DataError)
+    kind = array.dtype.kind
+    if kind == "i" or (kind == "u" and array.max(initial=0) < 2**63):
+        return array.astype(np.int64)
+    if kind == "f":
+        whole = (
+            np.isfinite(array).all() and np.abs(array).max(initial=0) < 2**53 and bool((array == np.floor(array)).all())
+        )
+        require(
+            whole, f"{role} ids must be whole numbers or strings, got {array.dtype} with fractions or NaN", DataError
+        )
+        return array.astype(np.int64)
+    if kind == "S":
+        return np.char.decode(array, "utf-8", "backslashreplace")
+    return _object_ids(array, role) if kind == "O" else array.astype(np.str_)
+
+
+def _object_ids(array: Array, role: str) -> Array:
+    """Python objects: whole numbers if all are, else their text, provided that two different ids stay different."""
+    values = array.tolist()
+    if all(isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 for value in values):
+        return array.astype(np.int64)
+    for place, value in enumerate(values):
+        missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+        require(not missing, f"{role} id {place + 1} is missing: give every row one", DataError)
+    texts = [str(value) for value in values]
+    require(
+        len(set(values)) == len(set(texts)),
+        f"{role} ids mix numbers and strings that look alike: use one kind",
+        DataError,
+    )
+    return np.array(texts, dtype=np.str_)

@@ -1,0 +1,48 @@
+"""What asking nodes has in common, whether they reply directly or through a secure-aggregation session."""
+
+from __future__ import annotations
+
+import logging
+
+from fedmc.algorithms.messages import Broadcast
+from fedmc.errors import Diverged
+from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
+
+log = logging.getLogger("fedmc.server")
+
+
+class Asking:
+    """A run's nodes, what was counted of each, and who was left out."""
+
+    def __init__(self, transport: Transport, run: str, members: Members) -> None:
+        self.transport, self.run, self.members = transport, run, members
+        self.counted: dict[int, int] = {}
+        self.factors: dict[int, float] = {}
+        self.absent: list[Absent] = []
+        self.received = 0  # bytes that were sent to nodes for the last question
+
+    def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
+        counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
+        catalogue = self.members.catalogue
+        return Request(self.run, client, broadcast, counted, catalogue, factor=factor, invitation=invitation)
+
+    def encoded(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> bytes:
+        return to_bytes(*encode(self.request(client, broadcast, invitation)))
+
+    def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
+        self.received += sum(len(content) for content in contents.values())
+        return self.transport.exchange(contents, max_bytes, needed)
+
+    def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
+        self.absent.append(Absent(client, broadcast.round, why))
+        log.warning("round %s, %s: node %s is left out: %s", broadcast.round, broadcast.task, client, why)
+
+    def reasons(self, last: int) -> str:
+        return "; ".join(f"node {one.client}: {one.why}" for one in self.absent[len(self.absent) - last :])
+
+    def stop_if_diverged(self, saying_so: int, asked: list[int], broadcast: Broadcast) -> None:
+        """One node that says so is left out; where half of them do, the numbers are to blame."""
+        if 2 * saying_so >= len(asked) and saying_so:
+            cause = f"{saying_so} of {len(asked)} nodes have numbers that are not finite or too large"
+            raise Diverged(broadcast.round, cause, "raise the penalties")

@@ -1,0 +1,34 @@
+"""What the server knows about the nodes it asks, and what it needs of a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+
+class Transport(Protocol):
+    """One method carries everything; tests have one in process."""
+
+    def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
+        """Ask these nodes, `needed` of which must answer; the answers that came in time and are not too large."""
+        ...
+
+
+class Members(NamedTuple):
+    """The nodes of a run."""
+
+    clients: int
+    items: int
+    catalogue: str  # hash
+    quorum: int
+    pinned: Mapping[int, Ed25519PublicKey]  # public identities, for secure aggregation
+
+
+class Absent(NamedTuple):
+    """A node that did not count in a round, and why."""
+
+    client: int
+    round: int
+    why: str

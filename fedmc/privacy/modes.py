@@ -1,0 +1,330 @@
+"""Privacy modes as values: what a server sees of a run, parsed once from words, with its defaults, limits and claim.
+
+    Plain(clip)                                       the server sees each client's message
+    SecAgg(min_cohort)                                the server sees sums over cohorts only
+    DP(epsilon, delta, rounds, rating_range)          what leaves a client is noised for each of its users
+    DPSecAgg(epsilon, delta, rounds, ..., min_cohort) both
+
+A mode knows no algorithm. `fedmc.training.aggregation` turns it into an Aggregation, and `Settings` picks the algorithm
+that a noised mode needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, Protocol, get_args
+
+from fedmc.errors import InputError, require, unknown
+from fedmc.privacy.dp.mechanism import check_budget
+
+Mode = Literal["plain", "secagg", "dp", "dp+secagg"]
+MODES: tuple[str, ...] = get_args(Mode)
+MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
+SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
+DP_ROUNDS = 19  # the budget is divided among all rounds, and factors are not found in few: docs/explanation/dp.md
+DEFAULT_ACTIVE = 10
+ROUNDS = 50
+ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
+Setting = str | float | bool
+Word = Setting | tuple[float, float]
+
+
+class Privacy(Protocol):
+    """What the rest of the code may ask a mode."""
+
+    mode: ClassVar[Mode]
+    algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, if there is one
+    default_rounds: ClassVar[int]
+    tasks: ClassVar[frozenset[str]]  # what a node may be asked for
+    everybody_needed: ClassVar[bool]  # a cohort of fewer than all clients protects nobody
+    held_out_allowed: ClassVar[bool]  # held-out ratings depend on other users
+    failures_tell: ClassVar[bool]  # a failure may depend on the ratings: it ends the run at the node, so it tells once
+
+    @property
+    def clips(self) -> bool:
+        """Whether only a part of an update may count, so that the rest must come with the next one."""
+        ...
+
+    def claim(self) -> str:
+        """What a run may claim, in a sentence that is shown before it begins."""
+        ...
+
+    def summary(self) -> str:
+        """What the server sees, in a few words for tables and reports."""
+        ...
+
+    def server_saw(self) -> str:
+        """What the server saw of the clients' updates in a run, as a sentence for its report."""
+        ...
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Defaults of other settings that this mode needs."""
+        ...
+
+    def default_active(self, clients: int) -> int:
+        """Clients a round, where nobody says otherwise."""
+        ...
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        """Refuse a run that this mode cannot protect."""
+        ...
+
+    def words(self) -> dict[str, Word]:
+        """The mode and its numbers, as they are written to files and sent to nodes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The server sees each client's message; `clip` bounds what one client can do (0 switches it off)."""
+
+    clip: float = 0.0
+    mode: ClassVar[Mode] = "plain"
+    algorithm: ClassVar[str | None] = None
+    default_rounds: ClassVar[int] = ROUNDS
+    tasks: ClassVar[frozenset[str]] = ALL_TASKS
+    everybody_needed: ClassVar[bool] = False
+    held_out_allowed: ClassVar[bool] = True
+    failures_tell: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self.clip == 0 or 1 <= self.clip < math.inf, f"clip must be 0 (off) or at least 1, got {self.clip}")
+
+    def claim(self) -> str:
+        return (
+            "privacy plain: ratings and user factors stay with each client, but the server sees each client's "
+            "messages and can tell from them which items were rated. Nothing is claimed"
+        )
+
+    def summary(self) -> str:
+        return "nothing is hidden, the server sees the message of every client."
+
+    def server_saw(self) -> str:
+        return "The server saw each client's own updates."
+
+    def settings(self) -> Mapping[str, Setting]:
+        return {}
+
+    def default_active(self, clients: int) -> int:
+        return min(clients, DEFAULT_ACTIVE)
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        """Everything goes."""
+
+    def words(self) -> dict[str, Word]:
+        return {"privacy": self.mode, "clip": self.clip}
+
+    @property
+    def clips(self) -> bool:
+        return self.clip > 0
+
+
+@dataclass(frozen=True)
+class SecAgg:
+    """Secure aggregation: the server sees sums over cohorts of at least `min_cohort` clients."""
+
+    min_cohort: int = MIN_COHORT
+    mode: ClassVar[Mode] = "secagg"
+    algorithm: ClassVar[str | None] = None
+    default_rounds: ClassVar[int] = ROUNDS
+    tasks: ClassVar[frozenset[str]] = ALL_TASKS
+    everybody_needed: ClassVar[bool] = False
+    held_out_allowed: ClassVar[bool] = True
+    clips: ClassVar[bool] = False
+    failures_tell: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_cohort(self.min_cohort)
+
+    def claim(self) -> str:
+        return (
+            f"privacy secagg: the server sees sums over cohorts of at least {self.min_cohort} clients, more than two "
+            "thirds of whom must take part to the end, and no client's own message. What the sums and the model say "
+            "about all clients together is not hidden"
+        )
+
+    def summary(self) -> str:
+        return "the server sees masked uploads and the sums of cohorts, never a client's own message."
+
+    def server_saw(self) -> str:
+        return "The updates were masked: the server saw only their sums over cohorts."
+
+    def settings(self) -> Mapping[str, Setting]:
+        return {}
+
+    def default_active(self, clients: int) -> int:
+        return min(clients, DEFAULT_ACTIVE)
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        refuse_full(full, self.mode)
+        check_cohort_fits(self.min_cohort, clients)
+
+    def words(self) -> dict[str, Word]:
+        return {"privacy": self.mode, "min_cohort": self.min_cohort}
+
+
+@dataclass(frozen=True)
+class DP:
+    """(epsilon, delta)-differential privacy for each user of a client, over `rounds` rounds."""
+
+    epsilon: float = 10.0
+    delta: float = 1e-6
+    rounds: int = DP_ROUNDS  # the budget is divided among them
+    rating_range: tuple[float, float] = (1.0, 5.0)  # public: ratings are centred by it
+    mode: ClassVar[Mode] = "dp"
+    algorithm: ClassVar[str | None] = "dp"
+    default_rounds: ClassVar[int] = DP_ROUNDS
+    tasks: ClassVar[frozenset[str]] = frozenset({"round", "finish"})  # losses and errors would be releases too
+    everybody_needed: ClassVar[bool] = False
+    held_out_allowed: ClassVar[bool] = False
+    failures_tell: ClassVar[bool] = True
+    noise_shared: ClassVar[bool] = False  # each client adds all the noise itself
+    clips: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        low, high = self.rating_range
+        require(self.rounds >= 2, f"rounds must be at least 2 (counts, then a gradient), got {self.rounds}")
+        require(low < high, f"the range of ratings must not be empty, got {low} to {high}")
+        check_budget(self.epsilon, self.delta)
+
+    def claim(self) -> str:
+        noise = (
+            "each client adds its share of the noise, which is enough if two thirds of the clients add theirs"
+            if self.noise_shared
+            else "each client adds all the noise itself"
+        )
+        return (
+            f"privacy {self.mode}: what leaves a client is (epsilon {self.epsilon:g}, delta {self.delta:g})-"
+            f"differentially private for each of its users, over {self.rounds} rounds; {noise}"
+        )
+
+    def summary(self) -> str:
+        return "what leaves a client is noised for each of its users, within the epsilon that was set."
+
+    def server_saw(self) -> str:
+        return (
+            "Each client added noise to its updates for differential privacy; the server saw each client's noisy ones."
+        )
+
+    def settings(self) -> Mapping[str, Setting]:
+        return {"penalty_users": "l2:2", "penalty_items": "none", "normalise": "none", "biases": True}
+
+    def default_active(self, clients: int) -> int:
+        return clients
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        require(
+            rounds is None or rounds <= self.rounds,
+            f"the privacy budget is divided among dp_rounds={self.rounds} rounds, {rounds} were asked for",
+        )
+        refuse_full(full, self.mode)
+        require(
+            active == clients,
+            f"with privacy={self.mode!r} all {clients} clients take part in every round, active is {active}",
+        )
+
+    def words(self) -> dict[str, Word]:
+        low, high = self.rating_range
+        return {
+            "privacy": self.mode, "epsilon": self.epsilon, "delta": self.delta, "dp_rounds": self.rounds,
+            "ratings_from": low, "ratings_to": high,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DPSecAgg(DP):
+    """Differential privacy under secure aggregation: clients share the noise, and the server sees its sum only."""
+
+    min_cohort: int = MIN_COHORT
+    mode: ClassVar[Mode] = "dp+secagg"
+    noise_shared: ClassVar[bool] = True
+    everybody_needed: ClassVar[bool] = True  # each adds its share of the noise
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cohort(self.min_cohort)
+
+    def summary(self) -> str:
+        return "the server sees masked uploads and noised sums; the noise is shared among the clients."
+
+    def server_saw(self) -> str:
+        return "The updates were masked and noisy: the server saw only noisy sums over cohorts."
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        super().check_run(clients, active, rounds, full)
+        check_cohort_fits(self.min_cohort, clients)
+
+    def words(self) -> dict[str, Word]:
+        return super().words() | {"min_cohort": self.min_cohort}
+
+
+BY_MODE: dict[str, type[Plain | SecAgg | DP | DPSecAgg]] = {
+    "plain": Plain,
+    "secagg": SecAgg,
+    "dp": DP,
+    "dp+secagg": DPSecAgg,
+}
+FIELDS = {"dp_rounds": "rounds"}  # words whose field has another name
+WORDS = ("clip", "min_cohort", "epsilon", "delta", "dp_rounds", "rating_range", "ratings_from", "ratings_to")
+
+
+def parse(mode: str, words: Mapping[str, object]) -> Privacy:
+    """A mode from words: its name and the numbers it takes; numbers of other modes are left out.
+
+    Clipping is the exception: a server that sees sums only cannot clip, so asking for it is refused.
+    """
+    if mode not in BY_MODE:
+        raise unknown("privacy", mode, MODES)
+    kind = BY_MODE[mode]
+    given = {FIELDS.get(name, name): value for name, value in words.items() if value is not None}
+    low, high = given.pop("ratings_from", None), given.pop("ratings_to", None)
+    if low is not None or high is not None:
+        given.setdefault("rating_range", (_number("ratings_from", low, 1.0), _number("ratings_to", high, 5.0)))
+    taken = {field.name for field in fields(kind)}
+    if given.get("clip") and "clip" not in taken:
+        raise InputError(f"with privacy={mode!r} the server cannot clip single clients: clip goes with privacy='plain'")
+    return kind(**{name: value for name, value in given.items() if name in taken})  # type: ignore[arg-type]
+
+
+def changed(privacy: Privacy, words: Mapping[str, object]) -> Privacy:
+    """The mode with these words in place of its own; with another `privacy`, that mode."""
+    mode = str(words.get("privacy", privacy.mode))
+    return parse(mode, {**privacy.words(), **words})
+
+
+def default_for(organisations: int) -> Mode:
+    """What a federation of so many organisations uses where nobody says otherwise."""
+    return "secagg" if organisations >= SMALLEST_COHORT else "plain"
+
+
+def cohort_for(organisations: int) -> int:
+    """How many an organisation is hidden among by default: ten, or all where they are fewer."""
+    return max(SMALLEST_COHORT, min(MIN_COHORT, organisations))
+
+
+def check_cohort(min_cohort: int) -> None:
+    require(
+        min_cohort >= SMALLEST_COHORT,
+        f"min_cohort must be at least {SMALLEST_COHORT} (of two, each can subtract its own part), got {min_cohort}",
+    )
+
+
+def check_cohort_fits(min_cohort: int, clients: int) -> None:
+    require(
+        clients >= min_cohort,
+        f"{clients} clients are too few to hide among, min_cohort is {min_cohort}: lower it to say how many are "
+        "enough, or use privacy='plain', which hides nothing",
+    )
+
+
+def refuse_full(full: bool, mode: str) -> None:
+    require(not full, f"full diagnostics show more than sums: not with privacy={mode!r}")
+
+
+def _number(name: str, value: object, default: float) -> float:
+    if value is None:
+        return default
+    require(isinstance(value, int | float), f"{name} must be a number, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
