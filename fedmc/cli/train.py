@@ -54,7 +54,7 @@ def train(
         Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {DP_ROUNDS} with dp"),
     ] = None,
     preset: options.Preset = "fast",
-    penalty_users: options.PenaltyUsers = None,
+    penalty_users: options.TunedPenaltyUsers = None,
     penalty_items: options.PenaltyItems = None,
     beta: options.Beta = None,
     inner_steps: options.InnerSteps = None,
@@ -89,7 +89,7 @@ def train(
         bool, Option("--diagnostics", help="Also record residuals, stationarity and the certificate (slower).")
     ] = False,
     measure_every: Annotated[
-        int | None, Option(help="Measure the objective and the errors every so many rounds.", show_default="cheap")
+        int | None, Option(help="Measure every so many rounds.", show_default="as often as costs little")
     ] = None,
     spill: Annotated[Path | None, Option(help="Keep the clients' states in this folder instead of in memory.")] = None,
     columns: options.Columns = None,

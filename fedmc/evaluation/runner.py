@@ -53,12 +53,13 @@ def run(
     on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Outcome]:
     """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
-    _claim(folder, study)
+    _check_folder(folder, study)
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
     ratings = load_source(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates,
     )  # fmt: skip
+    _create(folder, study)  # once the ratings are read: a source that is refused leaves nothing behind
     fingerprint = fingerprint_of(ratings)
     outcomes = []
     parts: dict[int, Parts] = {}
@@ -127,8 +128,8 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
 
 
-def _claim(folder: Path, study: Study) -> None:
-    """Create the folder, or resume in one that holds the same study."""
+def _check_folder(folder: Path, study: Study) -> None:
+    """Refuse a folder that holds another study, or anything else."""
     path = folder / "study.json"
     if path.exists():
         found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in what older files lack
@@ -137,8 +138,14 @@ def _claim(folder: Path, study: Study) -> None:
         return
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
-    (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
+
+
+def _create(folder: Path, study: Study) -> None:
+    """Make the folder, unless it holds the same study already."""
+    path = folder / "study.json"
+    if not path.exists():
+        (folder / "outcomes").mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
 
 
 def _load(path: Path, key: str) -> Outcome | None:

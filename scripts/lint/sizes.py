@@ -18,6 +18,7 @@ ANY = 3.0  # at most, in 1,000 lines
 EXEMPT = ("kernels",)
 COMMANDS = "cli"  # the folder of the commands
 DECORATORS = {"command", "callback"}
+ENTRY = "Entry"  # of a table of commands that are imported on first use
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -71,8 +72,10 @@ def is_command(function: Function) -> bool:
 
 
 def registered(tree: ast.Module) -> Iterator[str]:
-    """Functions that are made commands by `app.command(...)(function)`."""
+    """Functions that `app.command(...)(function)` makes commands, or that `Entry("module:function", ...)` lists."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == ENTRY and node.args:
+            yield ast.literal_eval(node.args[0]).rpartition(":")[2]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Call):
             made = node.func.func
             if isinstance(made, ast.Attribute) and made.attr in DECORATORS:
