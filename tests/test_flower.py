@@ -22,11 +22,13 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 
+from fedmc.algorithms import registry
 from fedmc.federation.setup import keys, layout
 from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
+ALGORITHMS = [name for name in registry.names() if name != "dp"]  # whose noise no simulation can repeat
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them
 # Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them.
@@ -52,6 +54,17 @@ def test_a_federation_ends_with_the_simulations_bits(all_up, privacy):
     said = all_up.fedmc("node", "recommend", all_up.folder / "north", model_user(all_up, "north"), "--n", 2)
     assert said.returncode == 0, said.stderr
     assert len(said.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_ends_with_the_simulations_bits(all_up, algorithm, privacy):
+    option = "--update" if algorithm in registry.UPDATES else "--method"
+    run = f"{algorithm}-{privacy}"
+    done = all_up.train(run, 2, option, algorithm, "--measure-every", 2, privacy=privacy, timeout=240)
+    assert done.returncode == 0, done.stderr + all_up.log("server")
+    assert all_up.run(run).plan().settings.make_algorithm().name == algorithm
+    all_up.check_bits(run)
 
 
 def model_user(loopback, name):

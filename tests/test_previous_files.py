@@ -119,11 +119,11 @@ def test_a_federations_run_folder_opens(kind, expected, copied):
     assert plan.settings == fedmc.Settings.preset(**given(kind))
     assert folder.status()["state"] == "finished"
     assert [line["number"] for line in folder.history()] == list(range(number + 1))
-    saved = checkpoint.load(folder.path / "server.npz")
+    saved = checkpoint.load(folder.path / "server.npz").checkpoint
     assert saved.number == number
-    assert saved.cast.settings == plan.settings
-    assert saved.cast.V.tobytes() == expected[f"federations/{kind}/V"].tobytes()
-    assert np.asarray(saved.state.S).tobytes() == expected[f"federations/{kind}/S"].tobytes()
+    assert saved.broadcast.settings == plan.settings
+    assert saved.broadcast.V.tobytes() == expected[f"federations/{kind}/V"].tobytes()
+    assert np.asarray(saved.server.S).tobytes() == expected[f"federations/{kind}/S"].tobytes()
 
 
 def given(kind):
