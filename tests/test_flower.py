@@ -299,7 +299,7 @@ def test_the_demo_in_one_command(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
 def test_three_machines(tmp_path):
-    """docs/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
+    """docs/how-to/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
     script = Path(__file__).parents[1] / "scripts" / "three-machines.sh"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

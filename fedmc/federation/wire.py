@@ -40,7 +40,6 @@ STATUS = {
     "no-session": "the node was restarted within a session of secure aggregation",
     "not-hidden": "the node would not be hidden by this session: its own log says why",
     "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
-    "busy": "another process of this organisation is at work on the same state",
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
     "failed": "the node could not do its work: its own log says why",
 }
