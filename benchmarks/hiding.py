@@ -157,15 +157,15 @@ def clip() -> None:
 
 def _rmse(shards: Any, settings: Settings, times: int = 1, number: int = 20) -> float:
     """Test RMSE after so many rounds in which client 7 sends its changes `times` too large."""
-    honest = local.respond_in_words
+    honest = FixedPointSum.reply
 
-    def turn(shard: Any, state: Any, broadcast: Broadcast) -> Any:
-        after, words = honest(shard, state, cast)
-        if shard.client == 7 and cast.task == "round":
-            words[:-1] *= times
-        return after, words
+    def reply(self: FixedPointSum, shard: Any, state: Any, broadcast: Broadcast) -> Any:
+        after, sums = honest(self, shard, state, broadcast)
+        if shard.client == 7 and broadcast.task == "round":
+            sums.parts["S"] = sums["S"] * times
+        return after, sums
 
-    local.respond_in_words = turn
+    FixedPointSum.reply = reply  # type: ignore[method-assign]
     try:
         *_, last = islice(rounds(LocalEngine(shards), settings, measure_every=number), number + 1)
     except ValueError as error:
