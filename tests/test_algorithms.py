@@ -177,6 +177,7 @@ class TestContract:
             shards, states, _ = zip(*asked, strict=True)
             together, reply = algorithm.batch_update(shards, states, broadcast)
             expected = add_up(sums for _, sums in single)
+            assert reply.sent == expected.sent
             for part, value in add_up([reply]).parts.items():
                 assert value.tobytes() == expected[part].tobytes()
             for one, (other, _) in zip(together, single, strict=True):

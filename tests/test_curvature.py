@@ -103,7 +103,7 @@ def test_what_a_client_sends_and_keeps():
     numbers = free * (free + 1) // 2 + free
     for round in history[1:]:
         rated = sum(len(np.unique(engine.shards[k].by_user.indices)) for k in round.participants)
-        assert round.bytes_up == rated * (numbers * 8 + 4)  # and the item's number
+        assert round.bytes_up == rated * (numbers * 8 + 4) + 2 * 8  # and the items' numbers, and who is new
     assert {round.bytes_down for round in history[1:]} == {2 * 15 * 5 * 8}
     for shard, state in zip(engine.shards, engine.states, strict=True):
         assert isinstance(state, curvature.CurvatureState)

@@ -245,10 +245,11 @@ def test_any_object_with_value_and_prox_is_a_penalty():
 
 def test_bytes_are_counted():
     fitted = FedMC(**(SMALL | {"preset": "paper", "active": 2})).fit(planted())
-    size, beta, measures = 15 * 3 * 8, 8, 4 * (15 * 3 * 8 + 8)  # single numbers that come up are not counted
-    assert {(r.bytes_down, r.bytes_up) for r in fitted.history_[1:]} == {(2 * (size + beta), 2 * size)}
-    assert (fitted.history_[0].bytes_down, fitted.history_[0].bytes_up) == (4 * (size + beta), 4 * size)
-    assert {r.bytes_measured for r in fitted.history_ if r.diagnostics.objective is not None} == {measures}
+    down = up = 15 * 3 * 8 + 8  # V and beta; the change of S and whether the client is new
+    assert {(r.bytes_down, r.bytes_up) for r in fitted.history_[1:]} == {(2 * down, 2 * up)}
+    assert (fitted.history_[0].bytes_down, fitted.history_[0].bytes_up) == (4 * down, 4 * up)
+    measured = {r.bytes_measured for r in fitted.history_ if r.diagnostics.objective is not None}
+    assert measured == {4 * (down + 10 * 8)}
 
 
 def test_the_server_does_not_grow_with_the_clients():

@@ -25,6 +25,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from fedmc.algorithms import registry
 from fedmc.federation.setup import keys, layout
 from fedmc.model import load
+from tests.command import fedmc
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
@@ -59,9 +60,9 @@ def test_a_federation_ends_with_the_simulations_bits(all_up, privacy):
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_ends_with_the_simulations_bits(all_up, algorithm, privacy):
-    option = "--update" if algorithm in registry.UPDATES else "--method"
-    run = f"{algorithm}-{privacy}"
-    done = all_up.train(run, 2, option, algorithm, "--measure-every", 2, privacy=privacy, timeout=240)
+    option, run = "--update" if algorithm in registry.UPDATES else "--method", f"{algorithm}-{privacy}"
+    words = option, algorithm, "--rank", 3, "--rounds", 2, "--measure-every", 2, "--privacy", privacy, "--run", run
+    done = fedmc("federation", "train", all_up.folder / "server", *words)
     assert done.returncode == 0, done.stderr + all_up.log("server")
     assert all_up.run(run).plan().settings.make_algorithm().name == algorithm
     all_up.check_bits(run)

@@ -19,6 +19,7 @@ memory does not grow with items x rank^2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -122,7 +123,8 @@ class Curvature(Algorithm):
         by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
         change = Change(whole.rated, len(V), by_rated, Moments(Z, _items(broadcast), previous, ~new))
         after = [CurvatureState(*parts, V) for parts in zip(_parted(U, shards), _parted(Z, shards), strict=True)]
-        return after, Sums.of(S=change, joined=sum(state is None for state in states))
+        sums = Sums.of(S=change, joined=sum(state is None for state in states))
+        return after, replace(sums, sent=sums.sent + (len(shards) - 1) * sums["joined"].nbytes)  # each sends its own
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         assert isinstance(state, CurvatureState)
