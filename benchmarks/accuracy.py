@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmc.algorithms.users import users_at
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
+from fedmc.algorithms.users import users_at
 from fedmc.data import datasets, partition, synthetic
 from fedmc.data.partition import Shard, make_shards
 from fedmc.data.ratings import Ratings
@@ -28,7 +29,6 @@ from fedmc.evaluation.pooled import als, proximal_gradient
 from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import Problem, squared_error
 from fedmc.training.local import LocalEngine
-from fedmc.algorithms.start import start_items
 from fedmc.training.rounds import Round, rounds
 
 SEEDS = (1, 2, 3)

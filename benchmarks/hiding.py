@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedmc.algorithms.client import respond
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.federation.node.secagg_member import SecAggMember
-from fedmc.federation.setup.identities import Identity
 from fedmc.federation.secagg_messages import (
     Stage,
     from_adverts,
@@ -36,11 +36,11 @@ from fedmc.federation.secagg_messages import (
     to_adverts,
     to_table,
 )
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
 from fedmc.training import local
 from fedmc.training.fixed_point import respond_in_words
 from fedmc.training.local import LocalEngine
-from fedmc.algorithms.start import start_items
 from fedmc.training.rounds import rounds
 
 CLIENTS = 10

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmc.algorithms.presets import Update
 from fedmc.algorithms.protocol import Algorithm, Sampler
-from fedmc.algorithms.settings import DType, Normalise, Preset, Settings, Update
+from fedmc.algorithms.settings import DType, Normalise, Preset, Settings
 from fedmc.data.builder import Duplicates
 from fedmc.data.loading import as_ratings, clients_of_users
 from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
@@ -20,7 +21,7 @@ from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
 from fedmc.privacy import modes
-from fedmc.privacy.modes import Mode, Privacy
+from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
 from fedmc.training.rounds import Round
@@ -110,7 +111,7 @@ class FedMC:
     sampler: SamplerName | Sampler | None = None
     normalise: Normalise | None = None
     biases: bool | None = None
-    privacy: Mode | Privacy = "plain"
+    privacy: ModeName | Privacy = "plain"
     min_cohort: int | None = None
     epsilon: float | None = None
     delta: float | None = None
@@ -162,9 +163,8 @@ class FedMC:
     def settings(self, clients: int) -> Settings:
         """The settings of a run over that many clients."""
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
-        privacy = modes.parse(self.privacy, {}) if isinstance(self.privacy, str) else self.privacy
         if given["active"] is None:
-            given["active"] = privacy.default_active(clients)
+            given["active"] = modes.as_privacy(self.privacy).default_active(clients)
         return Settings.preset(self.preset, dp_rounds=self.rounds, **given)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Array:

@@ -147,15 +147,15 @@ class Loopback:
             assert time.monotonic() < until, f"{self.run(run).status()}\n{self.log('server')}"
             time.sleep(0.1)
 
-    def last(self, run: str) -> checkpoint.Checkpoint:
+    def last(self, run: str) -> checkpoint.SavedRun:
         return checkpoint.load(self.run(run).path / "server.npz")
 
     def check_bits(self, run: str) -> None:
         """V is the simulation's, and every node's last contribution is in it."""
         plan, last = self.run(run).plan(), self.last(run)
-        assert last.number == plan.rounds
+        assert last.checkpoint.number == plan.rounds
         assert last.counted == dict.fromkeys(range(len(NAMES)), plan.rounds)
-        assert last.cast.V.tobytes() == simulated(self.folder, plan)[0].tobytes()
+        assert last.checkpoint.broadcast.V.tobytes() == simulated(self.folder, plan)[0].tobytes()
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"

@@ -32,7 +32,7 @@ def dying_hold(self, run, entry):
 
 
 def dying_answer(self, request):
-    if request.cast.task == "round":
+    if request.broadcast.task == "round":
         reached("before")
         if oddity == "slow" and counts["before"] == 1:
             time.sleep(float(number))

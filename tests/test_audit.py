@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fedmc.algorithms.leakage import track
 from fedmc.algorithms.settings import Settings
 from fedmc.audit import attacks, results
 from fedmc.audit.audit import Clients, audit, count_items, linked
-from fedmc.audit.leakage import evidence, turns
 from fedmc.audit.observer import watch
 from fedmc.data.datasets import load_source
 from fedmc.data.partition import assign_users, make_shards
@@ -98,7 +98,7 @@ def test_each_single_change_tells_it(kind):
     naive = []
     for client, seen in messages.items():
         assert len(seen) == 3
-        for scores in evidence(seen)[1:]:
+        for scores in attacks.leakage_of(seen).evidence(seen)[1:]:
             assert attacks.auc(scores, rated(shards[client])) >= 0.999
         naive.append(attacks.auc(np.linalg.norm(seen[-1].parts["S"], axis=1), rated(shards[client])))
     assert np.mean(naive) < 0.995
@@ -110,7 +110,7 @@ def test_the_change_of_s_gives_the_copies_away(kind):
     shards = shards_of(6)
     engine = watch(shards, settings_of(kind, inner_steps=2), range(6), 2)
     for client, seen in engine.heard.items():
-        tracked = turns(seen)[-1]
+        tracked = track(seen)[-1]
         np.testing.assert_allclose(tracked.W_after, engine.states[client].W, atol=1e-9)
         np.testing.assert_allclose(tracked.Y_after, engine.states[client].Y, atol=1e-9)
 
@@ -232,7 +232,7 @@ def test_what_is_asked_for_must_make_sense():
         with pytest.raises(InputError, match=words):
             audit(shards, settings, **given)
     with pytest.raises(InputError, match="6 clients are too few to hide among, min_cohort is 10"):
-        audit(shards, settings.replace(privacy="secagg"))
+        audit(shards, settings.replace(privacy="secagg", min_cohort=10))
     with pytest.raises(InputError, match="audit with the penalty it chose"):
         audit(shards, settings.replace(penalty_users="auto"))
 

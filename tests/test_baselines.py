@@ -7,14 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmc.algorithms.methods import NAMES
+from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
-from fedmc.training.rounds import rounds
 from fedmc.problem.rng import client_rng, server_rng
+from fedmc.training.rounds import rounds
+from fedmc.training.sampling import sampler_of
 from tests.conftest import local_engine, planted
 
 CLIENTS, RANK, ROUNDS, Q, WEIGHT = 6, 3, 8, 4, 0.05
+NAMES = ["fedmc"] + [name for name in registry.names() if name not in (*registry.UPDATES, "dp")]
 
 
 class Dense:
@@ -140,7 +142,7 @@ def test_all_methods_run_under_the_same_rounds_and_get_better(method, preset):
     history = list(itertools.islice(rounds(engine, chosen), 41))
     assert history[-1].diagnostics.train_rmse < 0.95 * history[0].diagnostics.train_rmse
     assert [round.participants for round in history[1:]] == [
-        tuple(chosen.make_sampler(CLIENTS).draw(number, CLIENTS, 0)) for number in range(1, 41)
+        tuple(sampler_of(chosen, CLIENTS).draw(number, CLIENTS, 0)) for number in range(1, 41)
     ]
 
 
@@ -166,7 +168,7 @@ def test_bytes_of_what_really_travels():
 def test_words_and_objects():
     with pytest.raises(InputError, match="unknown method 'fedsgd'"):
         settings("fedsgd")
-    with pytest.raises(InputError, match="needs turn and gather"):
+    with pytest.raises(InputError, match="needs name, client_update, aggregate, schema"):
         settings(object())
     with pytest.raises(InputError, match="speak of FedMC only"):
         list(itertools.islice(rounds(local_engine(planted(), CLIENTS), settings("fedmavg"), full=True), 1))

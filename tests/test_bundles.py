@@ -160,7 +160,7 @@ def test_our_node_has_no_way_to_get_a_bundle():
 
 
 def test_nothing_of_flower_was_moved():
-    """The conformance test: what `fleet.py` and `link.py` lean on, by name and by arguments."""
+    """The conformance test: what `node_client.py` and `superlink.py` lean on, by name and by arguments."""
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
     from flwr.superlink.grid import http_grid
     from flwr.supernode import fleet_http_connection

@@ -450,6 +450,18 @@ def test_a_command_without_its_extra_says_which(tmp_path, monkeypatch):
     refuse("node", "start", cwd=tmp_path, message="pip install 'fedmc[flower]'")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["federation", "--help"], ["--version"]])
+def test_help_imports_no_library_of_numbers_or_networks(words):
+    code = (
+        "import sys\nfrom fedmc.cli import main\n"
+        f"try: main({words})\nexcept SystemExit: pass\n"
+        "heavy = ('numpy', 'scipy', 'numba', 'pyarrow', 'matplotlib', 'flwr', 'cryptography', 'rich')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_installed_script(table, tmp_path):
     """One real process each for success, a refusal by the parser and one by the library."""
     for words, code, said in (

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmc.algorithms.messages import SUM_BITS
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy import clipping
-from fedmc.training import local
-from fedmc.algorithms.messages import SUM_BITS
-from fedmc.training.aggregation import FixedPointState
+from fedmc.training.aggregation import ClippedSum, FixedPointState, FixedPointSum
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import examples, planted
@@ -26,17 +25,17 @@ CLIENTS = 8
 
 def rmse(settings, number=15, attacker=None, times=1000):
     """Train RMSE of all but the attacker, whose changes are sent `times` too large."""
-    honest = local.respond_in_words
+    honest = FixedPointSum.reply
 
-    def turn(shard, state, cast):
-        after, words = honest(shard, state, cast)
-        if shard.client == attacker and cast.task == "round":
-            words[:-1] *= times
-        return after, words
+    def reply(self, shard, state, broadcast):
+        after, sums = honest(self, shard, state, broadcast)
+        if shard.client == attacker and broadcast.task == "round":
+            sums.parts["S"] = sums["S"] * times
+        return after, sums
 
     engine = LocalEngine(make_shards(planted(), np.arange(40) % CLIENTS, "float64"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(local, "respond_in_words", turn)
+        patched.setattr(FixedPointSum, "reply", reply)
         history = list(islice(rounds(engine, settings, measure_every=number), number + 1))
     return engine, history[-1]
 
@@ -57,8 +56,9 @@ def test_nothing_counts_for_more_than_the_bound(norms, times):
 def test_client_and_server_agree_on_what_was_counted(before, now, factor):
     old, new = FixedPointState(None, np.array([before])), FixedPointState(None, np.array([now]))
     sent = new.whole - old.whole
-    assert clipping.settle(new, old, factor).whole - old.whole == clipping.counted(sent, factor)
-    assert clipping.settle(new, None, factor).whole == clipping.counted(new.whole, factor)
+    commit = ClippedSum(1.0).commit
+    assert commit(new, old, factor).whole - old.whole == clipping.counted(sent, factor)
+    assert commit(new, None, factor).whole == clipping.counted(new.whole, factor)
 
 
 def test_the_sum_is_what_the_clients_know_to_be_counted():
@@ -67,7 +67,7 @@ def test_the_sum_is_what_the_clients_know_to_be_counted():
     for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_checkpoint=states.append), 30):
         pass
     whole = sum(state.whole for state in engine.states)
-    assert (whole * 2.0**-SUM_BITS == states[-1].state.S).all()
+    assert (whole * 2.0**-SUM_BITS == states[-1].server.S).all()
 
 
 def test_an_honest_federation_ends_where_it_would_have():

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedmc.algorithms import curvature
-from fedmc.algorithms.client import Fitted, TiedRated
+from fedmc.algorithms.exact import SparseADMMState
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
 from fedmc.data.partition import make_shards
 from fedmc.evaluation.pooled import als, proximal_gradient
 from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import Problem
-from fedmc.algorithms.start import start_items
 from fedmc.training.rounds import rounds
 from tests.conftest import local_engine, planted
 
@@ -106,21 +106,21 @@ def test_what_a_client_sends_and_keeps():
         assert round.bytes_up == rated * (numbers * 8 + 4)  # and the item's number
     assert {round.bytes_down for round in history[1:]} == {2 * 15 * 5 * 8}
     for shard, state in zip(engine.shards, engine.states, strict=True):
-        assert isinstance(state, Fitted)
+        assert isinstance(state, curvature.CurvatureState)
         assert state.U.shape == state.Z.shape == (len(shard.users), 5)
 
 
 def test_what_it_cannot_do_falls_back_to_admm():
-    assert fast().update == "curvature"
+    assert fast().algorithm == "curvature"
     for change in (
         {"loss": "huber:1"},
         {"beta": 0.5},
         {"dual_step": 1.0},
         {"penalty_items": "group-l2:1", "beta": 1.0},
     ):
-        assert fast(**change).update == "exact"
+        assert fast(**change).algorithm == "exact"
     _, engine = run(fast(beta=0.5), 3)
-    assert isinstance(engine.states[0], TiedRated)
+    assert isinstance(engine.states[0], SparseADMMState)
 
 
 def test_an_item_that_nobody_seen_so_far_rated_waits_at_zero():

@@ -7,6 +7,7 @@ import math
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,13 +20,14 @@ from tests.conftest import examples, local_engine, planted
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
 from fedmc.algorithms import denoise, private
-from fedmc.algorithms.messages import Broadcast
-from fedmc.algorithms.private import Private
+from fedmc.algorithms.messages import Broadcast, Shared
+from fedmc.algorithms.private import POSTERIOR, Private, multiplier, own_noise
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
 from fedmc.privacy.dp import mechanism
 from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
+from fedmc.privacy.modes import DP, DPSecAgg
 from fedmc.training.rounds import rounds
 
 ITEMS, RANK = 6, 2
@@ -39,21 +41,28 @@ def shard_of(table) -> Shard:
     return Shard.of(0, np.arange(len(table)), matrix)
 
 
-def cast_of(method, number, V=None, counts=None, clients=1):
-    chosen = Settings.preset("fast", rank=RANK, method=method, penalty_users="l2:1", penalty_items="none")
+class BiasesOnly(Private):
+    """Item biases, no factors."""
+
+    factors = False
+
+
+def broadcast_of(privacy, number, V=None, counts=None, clients=1):
+    chosen = Settings.preset("fast", rank=RANK, privacy=privacy, penalty_users="l2:1", penalty_items="none")
     rng = np.random.default_rng(0)
     V = denoise.without_factors(rng.normal(size=(ITEMS, RANK + 2))) if V is None else V
     counts = rng.uniform(1, 50, ITEMS) if counts is None else counts
-    memory = denoise.Known(counts, 100.0, 3.0, 1, np.zeros((ITEMS, RANK + 1)), np.eye(RANK + 1)).packed()
-    return Broadcast("round", number, clients, chosen, V, scaling=method.scaling, memory=memory)
+    posterior = denoise.Posterior(counts, 100.0, 3.0, 1, np.zeros((ITEMS, RANK + 1)), np.eye(RANK + 1)).packed()
+    scaling = chosen.make_algorithm().scaling(chosen)
+    return Broadcast("round", number, clients, chosen, V, scaling, Shared({POSTERIOR: posterior}))
 
 
-def exact(method, table, cast):
+def exact(table, broadcast):
     """What a client of these ratings would release without noise."""
     shard = shard_of(table)
-    if cast.round == 1:
+    if broadcast.round == 1:
         return private.counts(shard)
-    return private.slopes(shard, private.users(shard, cast), cast, method.free(RANK))
+    return private.slopes(shard, private.users(shard, broadcast), broadcast, Private().free(RANK))
 
 
 ratings = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, -1e6, 1e12]), min_size=ITEMS, max_size=ITEMS)
@@ -69,10 +78,10 @@ ratings = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 5.0, -1e6, 1e12]), min_s
 )
 def test_no_user_moves_a_release_by_more_than_one(one, others, number, size, counts):
     """Whatever the user rates, and whatever V and counts a server sends."""
-    method = Private(1.0, DELTA, 5)
+    privacy = DP(1.0, DELTA, 5)
     V = np.random.default_rng(number).normal(size=(ITEMS, RANK + 2)) * size
-    cast = cast_of(method, number, V, np.array(counts))
-    change = exact(method, [*others, one], cast) - exact(method, others, cast)
+    broadcast = broadcast_of(privacy, number, V, np.array(counts))
+    change = exact([*others, one], broadcast) - exact(others, broadcast)
     assert np.isfinite(change).all()
     assert np.linalg.norm(change) <= 1 + 1e-9
 
@@ -80,34 +89,35 @@ def test_no_user_moves_a_release_by_more_than_one(one, others, number, size, cou
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_user_may_move_it_by_one(number):
     """The bound is reached: by everybody in round 1, later by who leaves hardly anything to explain."""
-    method = Private(1.0, DELTA, 5)
-    cast = cast_of(method, number)
+    privacy = DP(1.0, DELTA, 5)
+    broadcast = broadcast_of(privacy, number)
     others = [[1, 0, 3, 0, 5, 2]]
     nearly = 1e-3 * np.array([1, -1, 1, -1, 1, -1]) + 3.0
-    change = exact(method, [*others, nearly], cast) - exact(method, others, cast)
+    change = exact([*others, nearly], broadcast) - exact(others, broadcast)
     assert np.linalg.norm(change) == pytest.approx(1, abs=1e-9)
 
 
 def test_users_count_alike():
     """One rating or all of them: the same norm."""
-    method = Private(1.0, DELTA, 5)
-    cast = cast_of(method, 3, np.random.default_rng(1).normal(size=(ITEMS, RANK + 2)))
+    privacy = DP(1.0, DELTA, 5)
+    broadcast = broadcast_of(privacy, 3, np.random.default_rng(1).normal(size=(ITEMS, RANK + 2)))
     for table in ([[5, 0, 0, 0, 0, 0]], [[5, 1, 4, 2, 5, 1]]):
-        slopes = exact(method, table, cast)[:ITEMS]
+        slopes = exact(table, broadcast)[:ITEMS]
         assert np.linalg.norm(slopes) == pytest.approx(private.ITEMS)
 
 
-@pytest.mark.parametrize(("number", "hidden"), [(1, False), (2, False), (3, True)])
-def test_noise_is_on_every_number_and_as_large_as_it_must_be(number, hidden):
+@pytest.mark.parametrize(("number", "kind"), [(1, DP), (2, DP), (3, DPSecAgg)])
+def test_noise_is_on_every_number_and_as_large_as_it_must_be(number, kind):
     """Also on items that nobody rated, also on the pooled numbers."""
-    method = Private(1.0, DELTA, 5, hidden=hidden)
-    cast = cast_of(method, number, clients=10)
+    privacy, method = kind(1.0, DELTA, 5), Private()
+    broadcast = broadcast_of(privacy, number, clients=10)
     shard, draws = shard_of([[5, 0, 0, 0, 0, 1], [4, 0, 0, 0, 0, 0]]), 2000
-    released = np.array([method.turn(shard, None, cast)[1]["release"] for _ in range(draws)])
-    assert released.shape[1:] == method.shape(cast, ITEMS)
-    expected = method.multiplier(number) / (math.sqrt(7) if hidden else 1)  # 7 of 10 are more than two thirds
+    released = np.array([method.client_update(shard, None, broadcast)[1]["release"] for _ in range(draws)])
+    assert released.shape[1:] == method.schema(broadcast, ITEMS)["release"].shape
+    sharers = 7 if kind is DPSecAgg else 1  # 7 of 10 are more than two thirds
+    expected = multiplier(privacy, number) / math.sqrt(sharers)
     assert np.abs(released.std(axis=0) / expected - 1).max() < 6 / math.sqrt(2 * draws)
-    exactly = exact(method, [[5, 0, 0, 0, 0, 1], [4, 0, 0, 0, 0, 0]], cast)
+    exactly = exact([[5, 0, 0, 0, 0, 1], [4, 0, 0, 0, 0, 0]], broadcast)
     assert np.abs(released.mean(axis=0) - exactly).max() < 6 * expected / math.sqrt(draws)
 
 
@@ -127,11 +137,10 @@ def test_a_plan_spends_its_budget_and_the_accountant_agrees(epsilon):
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    method = Private(epsilon, DELTA, 8)
-    plan = [method.multiplier(number) for number in range(1, 9)]
+    plan = [multiplier(DP(epsilon, DELTA, 8), number) for number in range(1, 9)]
     accountant = PLDAccountant(value_discretization_interval=1e-4)
-    for multiplier in plan:
-        accountant.compose(GaussianDpEvent(multiplier))
+    for noise in plan:
+        accountant.compose(GaussianDpEvent(noise))
     assert mechanism.spent(plan, DELTA) == pytest.approx(epsilon, abs=1e-6)
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, abs=1e-3)
     assert mechanism.spent([mechanism.calibrate(epsilon, DELTA, 8)] * 8, DELTA) == pytest.approx(epsilon, abs=1e-6)
@@ -158,14 +167,14 @@ def test_the_ledger_counts_releases_and_not_questions(tmp_path):
 
 
 def test_a_plan_fits_its_own_budget_and_not_one_release_more(tmp_path):
-    method = Private(1.0, DELTA, 4)
+    privacy = DP(1.0, DELTA, 4)
     with Ledger(tmp_path / "ledger", 1.0, DELTA) as ledger:
         for number in range(1, 5):
-            ledger.release(f"run/{number}", method.multiplier(number), lambda: b"noised")
+            ledger.release(f"run/{number}", multiplier(privacy, number), lambda: b"noised")
         assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
         with pytest.raises(OverBudgetError, match=r"bring epsilon to 1\.\d+, the bound is 1 .* raise the bound"):
             ledger.release("other run/1", 30.0, lambda: b"more")
-        assert ledger.release("run/2", method.multiplier(2), lambda: b"more") == b"noised"
+        assert ledger.release("run/2", multiplier(privacy, 2), lambda: b"more") == b"noised"
     with Ledger(tmp_path / "ledger", 1.0, DELTA) as again, pytest.raises(OverBudgetError):
         again.release("other run/1", 30.0, lambda: b"more")
     with Ledger(tmp_path / "ledger", 1.0, DELTA) as again, pytest.raises(OverBudgetError):
@@ -221,17 +230,17 @@ def test_a_killed_process_has_spent_what_it_released(tmp_path):
 
 def advantages(epsilon, delta, turned_down=1.0, runs=40_000):
     """Of the best test for one user, over all releases of a run: P(found | in) - e^epsilon P(found | out), and -."""
-    method = Private(epsilon, delta, 4)
+    privacy = DP(epsilon, delta, 4)
     rng = np.random.default_rng(5)
     others, canary = [[5, 0, 3, 0, 1, 4]], 3 + 1e-3 * rng.choice([-1, 1], ITEMS)
     scores = np.zeros((2, runs))
     for number in range(1, 5):
-        cast = cast_of(method, number)
-        without, with_it = exact(method, others, cast), exact(method, [*others, canary], cast)
-        direction, multiplier = (with_it - without).ravel(), method.multiplier(number)
+        broadcast = broadcast_of(privacy, number)
+        without, with_it = exact(others, broadcast), exact([*others, canary], broadcast)
+        direction, noise = (with_it - without).ravel(), multiplier(privacy, number)
         for inside, values in enumerate((without, with_it)):
-            released = mechanism.noised(np.tile(values.ravel(), (runs, 1)), multiplier / turned_down)
-            scores[inside] += (released - without.ravel()) @ direction / multiplier**2
+            released = mechanism.noised(np.tile(values.ravel(), (runs, 1)), noise / turned_down)
+            scores[inside] += (released - without.ravel()) @ direction / noise**2
     bounds = np.quantile(scores, np.linspace(0.01, 0.999, 100))
     found = (scores[:, :, None] > bounds).mean(axis=1)
     return (found[1] - math.exp(epsilon) * found[0]).max(), (found[1] - found[0]).max()
@@ -260,26 +269,26 @@ class Listening:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    def ask(self, cast, clients):
-        self.asked.append(cast.task)
-        return self.engine.ask(cast, clients)
+    def ask(self, broadcast, clients):
+        self.asked.append(broadcast.task)
+        return self.engine.ask(broadcast, clients)
 
 
-def trained(method, ratings, clients=3, **given):
+def trained(privacy, ratings, clients=3, **given):
     engine = Listening(local_engine(ratings, clients))
     chosen = Settings.preset(
         "fast",
-        **{"rank": 2, "penalty_users": "l2:1", "penalty_items": "none", "active": clients, "method": method} | given,
+        **{"rank": 2, "penalty_users": "l2:1", "penalty_items": "none", "active": clients, "privacy": privacy} | given,
     )
-    running = list(itertools.islice(rounds(engine, chosen, last=method.rounds), method.rounds + 1))
+    running = list(itertools.islice(rounds(engine, chosen, last=privacy.rounds), privacy.rounds + 1))
     return running[-1], engine
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-def test_training_learns_factors_where_noise_is_small(hidden):
+@pytest.mark.parametrize("kind", [DP, partial(DPSecAgg, min_cohort=3)])
+def test_training_learns_factors_where_noise_is_small(kind):
     table = planted(users=1500, items=20, density=0.6)
-    biases, _ = trained(Private(100.0, DELTA, 6, -2.0, 8.0, hidden, factors=False), table)
-    factors, engine = trained(Private(100.0, DELTA, 16, -2.0, 8.0, hidden), table)
+    biases, _ = trained(kind(100.0, DELTA, 6, (-2.0, 8.0)), table, algorithm=BiasesOnly())
+    factors, engine = trained(kind(100.0, DELTA, 16, (-2.0, 8.0)), table)
     assert factors.diagnostics.train_rmse < 0.75 * biases.diagnostics.train_rmse
     assert set(engine.asked) == {"round", "measure"}  # no moments, no scale
     assert factors.scaling == (3.0, 2.5)
@@ -288,47 +297,48 @@ def test_training_learns_factors_where_noise_is_small(hidden):
 def test_factors_that_would_drown_in_noise_are_left_out():
     table = planted(users=300, items=20)
     for epsilon, wanted in ((0.5, False), (1000.0, True)):
-        last, _ = trained(Private(epsilon, DELTA, 6, -2.0, 8.0), table)
+        last, _ = trained(DP(epsilon, DELTA, 6, (-2.0, 8.0)), table)
         assert last.V[:, :2].any() == wanted
         assert np.ptp(last.V[:, 2]) > 0
 
 
 def test_shares_of_noise_are_for_the_smallest_sum_there_is():
-    secagg = pytest.importorskip("fedmc.privacy.secagg.protocol", reason="needs the extra `flower`")
+    secagg = pytest.importorskip("fedmc.privacy.secagg.session", reason="needs the extra `flower`")
     for clients in (3, 10, 50):
-        alone, shared = (Private(1.0, DELTA, hidden=hidden).own_noise(2, clients) for hidden in (False, True))
+        alone, shared = (own_noise(broadcast_of(kind(1.0, DELTA), 2, clients=clients)) for kind in (DP, DPSecAgg))
         assert shared * math.sqrt(secagg.threshold_of(clients)) == pytest.approx(alone)
 
 
 def test_a_budget_is_for_so_many_rounds():
-    method = Private(5.0, DELTA, 3)
+    privacy = DP(5.0, DELTA, 3)
     with pytest.raises(InputError, match="divided among 3 rounds, this is 4"):
-        method.multiplier(4)
+        multiplier(privacy, 4)
     with pytest.raises(InputError, match="at least 2"):
-        Private(5.0, DELTA, 1)
+        DP(5.0, DELTA, 1)
     with pytest.raises(InputError, match="epsilon must be above 0, got 0"):
-        Private(0.0, DELTA)
+        DP(0.0, DELTA)
     with pytest.raises(InputError, match="delta must lie between 0 and 1, got 0"):
-        Private(1.0, 0.0)
+        DP(1.0, 0.0)
     with pytest.raises(InputError, match="range of ratings"):
-        Private(1.0, DELTA, lowest=5, highest=1)
+        DP(1.0, DELTA, rating_range=(5.0, 1.0))
 
 
 def test_users_must_not_depend_on_each_other():
     with pytest.raises(InputError, match="separable penalty of the users"):
-        trained(Private(5.0, DELTA, 3), planted(), penalty_users="group-l2:1")
+        trained(DP(5.0, DELTA, 3), planted(), penalty_users="group-l2:1")
     with pytest.raises(InputError, match="biases=True"):
-        trained(Private(5.0, DELTA, 3), planted(), biases=False)
+        trained(DP(5.0, DELTA, 3), planted(), biases=False)
 
 
 def test_what_the_server_knows_survives_as_one_array():
     rng = np.random.default_rng(0)
-    known = denoise.Known(rng.random(7), 12.0, 3.0, 4, rng.random((7, 3)), rng.random((3, 3)))
-    for before, after in zip(known, denoise.Known.unpacked(known.packed()), strict=True):
+    known = denoise.Posterior(rng.random(7), 12.0, 3.0, 4, rng.random((7, 3)), rng.random((3, 3)))
+    for before, after in zip(known, denoise.Posterior.unpacked(known.packed()), strict=True):
         np.testing.assert_array_equal(before, after)
 
 
 def test_without_the_accountant_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    private._plan.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'fedmc\[dp\]'"):
-        Private(1.0, DELTA).multiplier(1)
+        multiplier(DP(1.0, DELTA), 1)

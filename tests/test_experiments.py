@@ -19,6 +19,7 @@ from fedmc.evaluation.paper import EXPERIMENTS, rank_for
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import CENTRAL, Case, Figure, Panel, Study, federated
 from fedmc.report import comparison, figures
+from tests.command import fedmc
 from tests.conftest import planted
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
@@ -197,11 +198,52 @@ def test_a_start_far_above_the_ends_is_cut_off():
     assert low < 1.0 < 1.1 < high < 2
 
 
+def test_an_older_comparison_is_gone_on_with(table, tmp_path):
+    """Its study.json has no columns, query and duplicates; its outcomes are still this study's."""
+    runner.run(study(table, ("biases",)), tmp_path)
+    path = tmp_path / "study.json"
+    old = json.loads(path.read_text())
+    for name in ("columns", "query", "duplicates"):
+        del old[name]
+    path.write_text(json.dumps(old))
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "outcomes").iterdir()}
+    runner.run(study(table, ("biases",)), tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "outcomes").iterdir()} == stamps
+    assert runner.load(tmp_path)[0] == study(table, ("biases",))
+
+
+def test_compare_reads_what_train_reads(table, tmp_path):
+    """Columns by name, pairs that come twice, a query: the same outcomes as of the plain table."""
+    lines = table.read_text().splitlines()
+    turned = [",".join(reversed(line.split(","))) for line in lines]
+    (tmp_path / "other.csv").write_text("\n".join(["score,film,who", *turned]))
+    (tmp_path / "twice.csv").write_text("\n".join(["user,item,rating", lines[0].rpartition(",")[0] + ",9", *lines]))
+    words = ["--methods", "biases", "--seeds", "1", "--clients", "4", "--active", "2", "--rank", "2"]
+    done = fedmc("compare", "other.csv", *words, "--columns", "who,film,score", "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused = fedmc("compare", "twice.csv", *words, "--out", "b", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--duplicates last" in refused.stderr
+    done = fedmc("compare", "twice.csv", *words, "--duplicates", "last", "--out", "b", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    fedmc("compare", table, *words, "--out", "c", cwd=tmp_path)
+    errors = {place: runner.load(tmp_path / place)[1][0].rows[-1]["test_rmse"] for place in "abc"}
+    assert errors["a"] == errors["b"] == errors["c"]
+    assert runner.load(tmp_path / "a")[0].columns == ("who", "film", "score")
+    failed = fedmc("compare", "other.csv", *words, "--query", "select 1", "--out", "d", cwd=tmp_path)
+    assert "a query goes with a database" in failed.stderr
+
+
+def test_a_password_is_not_written(tmp_path):
+    made = study("postgresql://me:secret@host/db", ("biases",), query="select 1")
+    assert "secret" not in json.dumps(made.to_dict())
+
+
 @pytest.mark.slow
 def test_reproduce_and_report_commands(table, tmp_path):
-    run = lambda *words: subprocess.run(  # noqa: E731
-        [FEDMC, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    def run(*words):
+        return fedmc(*words, cwd=tmp_path)
+
     options = ["--data", table, "--rank", "2", "--rounds", "4", "--clients", "4", "--active", "2", "--seeds", "1"]
     done = run("reproduce", "sparsity", *options, "--out", "out")
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from fedmc.federation import wire
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import NOTHING, BusyError, Store
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.engine import FederatedEngine
+from fedmc.federation.server.direct import Replies
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
 from fedmc.problem.penalties import l2
 from fedmc.training.local import LocalEngine
@@ -37,9 +37,12 @@ from tests.world import (
     RecordedWorld,
     RelentlessWorld,
     World,
+    engine_on,
     local,
     request_of,
 )
+
+ALGORITHM = KINDS["curvature"].make_algorithm()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "dp" not in kind])  # whose noise nobody draws twice
@@ -53,9 +56,9 @@ KILLED = ["paper", "exact", "curvature", "secagg", "clipped"]
 
 
 def check_same(found, expected, where=""):
-    assert found.cast.V.tobytes() == expected.cast.V.tobytes(), where
-    assert found.state.S.tobytes() == expected.state.S.tobytes(), where
-    assert found.state.seen == expected.state.seen, where
+    assert found.broadcast.V.tobytes() == expected.broadcast.V.tobytes(), where
+    assert found.server.S.tobytes() == expected.server.S.tobytes(), where
+    assert found.server.seen == expected.server.seen, where
 
 
 def check_kills(kind, folder, measure_every=1, from_the_start=False):
@@ -106,12 +109,12 @@ def test_a_node_that_is_late_is_left_out_and_welcome_later(tmp_path):
     class Lossy:
         def exchange(self, contents, max_bytes, needed):
             answers = world.exchange(contents, max_bytes, needed)
-            number = request_of(contents).cast
+            number = request_of(contents).broadcast
             if number.task == "round" and number.round in lost:
                 del answers[lost[number.round]]
             return answers
 
-    engine = FederatedEngine(Lossy(), RUN, NODES, ITEMS, CATALOGUE, NODES - 1)
+    engine = engine_on(Lossy(), NODES - 1)
     history = list(itertools.islice(rounds(engine, settings), ROUNDS + 1))
     assert history[2].participants == (0, 1, 2)
     assert history[3].participants == (0, 1, 2, 3)
@@ -134,7 +137,7 @@ def test_too_few_nodes_end_a_round_with_their_reasons(tmp_path):
         def exchange(self, contents, max_bytes, needed):
             return {}
 
-    engine = FederatedEngine(Silent(), RUN, NODES, ITEMS, CATALOGUE, 2)
+    engine = engine_on(Silent(), 2)
     with pytest.raises(TooFewError, match=r"0 of 4 nodes took part, 2 must .*node 3: no answer in time"):
         next(rounds(engine, KINDS["curvature"]))
 
@@ -151,7 +154,7 @@ def test_asked_again_a_node_says_the_same_bytes(tmp_path):
                 seen.append(first == again == world.node(client).answer_bytes(content))
             return world.exchange(contents, max_bytes, needed)
 
-    engine = FederatedEngine(Twice(), RUN, NODES, ITEMS, CATALOGUE, NODES)
+    engine = engine_on(Twice(), NODES)
     list(itertools.islice(rounds(engine, KINDS["curvature"]), 4))
     assert len(seen) > 10
     assert all(seen)
@@ -164,9 +167,9 @@ def request_for(world, client=0, **changes):
     class Catch:
         def exchange(self, contents, max_bytes, needed):
             caught.append(request_of(contents))
-            return world.exchange(contents, max_bytes, needed) if caught[-1].cast.task != "round" else {}
+            return world.exchange(contents, max_bytes, needed) if caught[-1].broadcast.task != "round" else {}
 
-    engine = FederatedEngine(Catch(), RUN, NODES, ITEMS, CATALOGUE, 1)
+    engine = engine_on(Catch(), 1)
     with pytest.raises(TooFewError):
         list(itertools.islice(rounds(engine, KINDS["curvature"]), 2))
     return caught[-1]._replace(client=client, **changes)
@@ -179,19 +182,19 @@ def status_of(answer):
 def test_what_a_node_refuses(tmp_path):
     world = World(tmp_path)
     request = request_for(world)
-    node = world.node(0)
+    node, broadcast = world.node(0), request.broadcast
     for wrong, status in (
         (request._replace(version="0.0.1"), "wrong-version"),
         (request._replace(catalogue="another"), "wrong-catalogue"),
-        (request._replace(cast=request.cast._replace(V=request.cast.V[:-1])), "wrong-catalogue"),
-        (request._replace(cast=request.cast._replace(V=request.cast.V[:, :-1].copy())), "wrong-settings"),
-        (request._replace(cast=request.cast._replace(task="exec")), "wrong-settings"),
+        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:-1])), "wrong-catalogue"),
+        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:, :-1].copy())), "wrong-settings"),
+        (request._replace(broadcast=broadcast._replace(task="exec")), "wrong-settings"),
         (request._replace(client=NODES), "wrong-settings"),
         (request._replace(run="../../elsewhere"), "wrong-settings"),
         (request._replace(run=""), "wrong-settings"),
     ):
         assert status_of(node.answer(wrong)) == status
-        assert world.stores[0].get(RUN, "pending") == NOTHING
+        assert world.stores[0].get(RUN, "pending", ALGORITHM) == NOTHING
     assert status_of(node.answer(request)) == wire.OK
 
 
@@ -202,13 +205,13 @@ def test_a_question_that_comes_late_touches_nothing(tmp_path):
     node = world.node(0)
     one = node.answer(first)
     assert node.answer(first) == one
-    second = first._replace(counted=1, cast=first.cast._replace(round=2))
+    second = first._replace(counted=1, broadcast=first.broadcast._replace(round=2))
     two = node.answer(second)
-    measure = first._replace(cast=first.cast._replace(task="measure"))
+    measure = first._replace(broadcast=first.broadcast._replace(task="measure"))
     for late in (first, measure):
         assert status_of(node.answer(late)) == "wrong-round"
     assert node.answer(second) == two
-    assert world.stores[0].get(RUN, "committed").round == 1
+    assert world.stores[0].get(RUN, "committed", ALGORITHM).round == 1
 
 
 def test_a_message_that_would_grow_when_opened_is_refused():
@@ -228,7 +231,7 @@ def test_ratings_that_changed_within_a_run_are_refused(tmp_path):
     world = World(tmp_path)
     request, node = request_for(world), world.node(0)
     node.answer(request)
-    node.ratings = "others"
+    node.terms = node.terms._replace(ratings="others")
     assert status_of(node.answer(request)) == "changed-ratings"
     assert status_of(node.answer(request._replace(run="a-new-run"))) == wire.OK
 
@@ -251,9 +254,9 @@ def test_a_round_that_lies_behind_is_refused(tmp_path):
     world.node(0)  # its round ROUNDS was counted by the server, but not yet committed
     request = request_for(World(tmp_path / "other"))
     settings = KINDS["curvature"].replace(active=NODES)
-    late = request._replace(counted=ROUNDS, cast=request.cast._replace(round=ROUNDS, settings=settings))
+    late = request._replace(counted=ROUNDS, broadcast=request.broadcast._replace(round=ROUNDS, settings=settings))
     assert status_of(world.node(0).answer(late)) == "wrong-round"
-    other = late._replace(cast=late.cast._replace(settings=settings.replace(entry_penalty=0.9)))
+    other = late._replace(broadcast=late.broadcast._replace(settings=settings.replace(entry_penalty=0.9)))
     assert status_of(world.node(0).answer(other)) == "wrong-settings"
 
 
@@ -268,7 +271,7 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
     """One node that says so is left out, and cannot end the run; half of them do."""
     world = World(tmp_path)
     request = request_for(world)
-    broken = request._replace(cast=request.cast._replace(V=np.full_like(request.cast.V, 1e200)))
+    broken = request._replace(broadcast=request.broadcast._replace(V=np.full_like(request.broadcast.V, 1e200)))
     answer = world.node(0).answer(broken)
     reply = decode_reply(*from_bytes(answer))
     assert reply == Reply(RUN, 0, 1, "round", "diverged", None)
@@ -277,11 +280,11 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
     class Saying:
         def exchange(self, contents, max_bytes, needed):
             answers = world.exchange(contents, max_bytes, needed)
-            if request_of(contents).cast.task == "round":
+            if request_of(contents).broadcast.task == "round":
                 answers |= {k: to_bytes(*encode_reply(reply._replace(client=k))) for k in range(saying_so)}
             return answers
 
-    engine = FederatedEngine(Saying(), RUN, NODES, ITEMS, CATALOGUE, 1)
+    engine = engine_on(Saying(), 1)
     run = rounds(engine, KINDS["curvature"].replace(active=NODES))
     next(run)
     if saying_so == 1:
@@ -293,22 +296,22 @@ def test_not_finite_numbers_are_a_word_to_the_server(saying_so, tmp_path):
 
 def hostile():
     """(what is wrong, a reply made of an honest one)"""
-    yield "not finite", lambda r: changed(r, values=np.full_like(r.sums["S"].values, np.nan))
-    yield "expected", lambda r: changed(r, values=r.sums["S"].values[:, :-1])
+    yield "not finite", lambda r: changed(r, values=np.full_like(r.sums.parts["S"].values, np.nan))
+    yield "expected", lambda r: changed(r, values=r.sums.parts["S"].values[:, :-1])
     yield "expected", lambda r: changed(r, height=10**6)
-    yield "items that are not there", lambda r: changed(r, rows=r.sums["S"].rows + 1000)
-    yield "out of order, or twice", lambda r: changed(r, rows=r.sums["S"].rows[::-1].copy())
-    yield "of type", lambda r: changed(r, values=r.sums["S"].values.astype(np.complex128))
+    yield "items that are not there", lambda r: changed(r, rows=r.sums.parts["S"].rows + 1000)
+    yield "out of order, or twice", lambda r: changed(r, rows=r.sums.parts["S"].rows[::-1].copy())
+    yield "of type", lambda r: changed(r, values=r.sums.parts["S"].values.astype(np.complex128))
     yield "expected", lambda r: r._replace(round=7)
     yield "expected", lambda r: r._replace(client=2)
     yield "expected", lambda r: r._replace(run="another-run")
-    yield "never joined", lambda r: r._replace(sums=Sums.of(S=r.sums["S"], joined=0))
-    yield "it holds", lambda r: r._replace(sums=Sums.of(S=r.sums["S"], joined=1, more=1))
+    yield "never joined", lambda r: r._replace(sums=Sums.of(S=r.sums.parts["S"], joined=0))
+    yield "it holds", lambda r: r._replace(sums=Sums.of(S=r.sums.parts["S"], joined=1, more=1))
     yield "unknown status", lambda r: r._replace(status="please run this")
 
 
 def changed(reply, **fields):
-    S = reply.sums["S"]
+    S = reply.sums.parts["S"]
     given = {"rows": S.rows, "values": S.values, "height": S.height} | fields
     return reply._replace(sums=Sums.of(S=Rows(**given), joined=1))
 
@@ -321,13 +324,13 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     class Hostile:
         def exchange(self, contents, max_bytes, needed):
             answers = world.exchange(contents, max_bytes, needed)
-            if request_of(contents).cast.task == "round":
+            if request_of(contents).broadcast.task == "round":
                 honest = decode_reply(*from_bytes(answers[1]))
                 answers[1] = to_bytes(*encode_reply(make(honest)))
             return answers
 
     settings = KINDS["curvature"].replace(active=NODES)
-    engine = FederatedEngine(Hostile(), RUN, NODES, ITEMS, CATALOGUE, NODES - 1)
+    engine = engine_on(Hostile(), NODES - 1)
     first = list(itertools.islice(rounds(engine, settings), 2))[-1]
     assert first.participants == (0, 2, 3)
     assert 1 not in engine.counted
@@ -340,14 +343,15 @@ def test_hostile_updates_are_refused_and_not_counted(case, tmp_path, caplog):
     "garbage", [b"", b"PK", os.urandom(1000), to_bytes({}, {}), to_bytes({"S": np.zeros(3)}, {"status": "ok"})]
 )
 def test_garbage_is_refused(garbage, tmp_path):
-    engine = FederatedEngine(World(tmp_path), RUN, NODES, ITEMS, CATALOGUE, 1)
-    assert engine._read(0, request_for(World(tmp_path / "w")).cast, garbage) is None
+    engine = engine_on(World(tmp_path), 1)
+    replies = Replies(engine.asking, request_for(World(tmp_path / "w")).broadcast)
+    assert replies.read(0, garbage) is None
     assert engine.absent[0].why.startswith("refused")
 
 
 def test_a_reply_larger_than_an_honest_one_can_be_is_known_by_its_size(tmp_path):
-    cast = request_for(World(tmp_path)).cast
-    assert max_bytes(cast, ITEMS) < 200_000
+    broadcast = request_for(World(tmp_path)).broadcast
+    assert max_bytes(broadcast, ITEMS) < 200_000
 
 
 def test_two_processes_of_one_organisation(tmp_path):
@@ -391,7 +395,7 @@ def test_what_cannot_be_written_is_not_sent(tmp_path):
     world.stores[0]._database.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DataError, match="full"):
         world.node(0).answer(request)
-    assert world.stores[0].get(RUN, "pending") == NOTHING
+    assert world.stores[0].get(RUN, "pending", ALGORITHM) == NOTHING
 
 
 def test_a_checkpoint_that_is_damaged_or_missing(tmp_path):
@@ -423,6 +427,6 @@ class _Own:
 def test_rows_and_numbers_survive_the_wire():
     sums = Sums.of(S=Rows(np.array([1, 3], np.int32), np.ones((2, 4), np.float32), 7), joined=1)
     reply = decode_reply(*from_bytes(to_bytes(*encode_reply(Reply(RUN, 1, 2, "round", "ok", sums)))))
-    assert reply.sums["S"].height == 7
-    assert reply.sums["S"].values.dtype == np.float32
+    assert reply.sums.parts["S"].height == 7
+    assert reply.sums.parts["S"].values.dtype == np.float32
     assert reply.sums.sent == sums.sent

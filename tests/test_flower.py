@@ -44,7 +44,7 @@ def test_a_federation_ends_with_the_simulations_bits(all_up, privacy):
     assert "finished, round 3 of 3" in done.stdout
     assert f"privacy {privacy}: " in done.stderr
     all_up.check_bits(run)
-    V = all_up.last(run).cast.V
+    V = all_up.last(run).checkpoint.broadcast.V
     for name in NAMES:  # each has its own model: all items, its own users only
         model = load(all_up.folder / name / "model.npz")
         assert model.V.tobytes() == V.tobytes()
@@ -249,7 +249,7 @@ def test_stop_and_resume(all_up):
     all_up.wait_for_round("stopped", 1)
     assert "stopped" in all_up.fedmc("federation", "stop", all_up.folder / "server").stdout
     assert all_up.run("stopped").status()["state"] == "stopped"
-    assert all_up.last("stopped").number < 30
+    assert all_up.last("stopped").checkpoint.number < 30
     refused = all_up.fedmc("federation", "stop", all_up.folder / "server")
     assert refused.returncode == 2
     assert "not going on" in refused.stderr

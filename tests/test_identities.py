@@ -14,7 +14,7 @@ from fedmc.federation.setup.identities import identity_of
 class TestIdentities:
     @pytest.fixture
     def folder(self, tmp_path):
-        layout.init(tmp_path / "f", ["north", "south", "east"], "localhost")
+        layout.init(tmp_path / "f", ["north", "south", "east"], layout.Address("localhost"))
         return tmp_path / "f"
 
     def test_each_has_its_own_secret_and_all_have_one_list(self, folder):

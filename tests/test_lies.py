@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
+from fedmc.algorithms.beta import constant
 from fedmc.errors import Diverged, TooFewError
-from fedmc.federation.node import node as node_module
 from fedmc.federation.secagg_messages import (
     SEALED,
     Stage,
@@ -24,13 +24,14 @@ from fedmc.federation.secagg_messages import (
 from fedmc.federation.wire import decode, encode, from_bytes, to_bytes
 from fedmc.privacy.secagg.aggregator import Aggregator
 from fedmc.problem.scaling import Scaling
+from fedmc.training.aggregation import FixedPointSum
 from tests.world import (
     ITEMS,
     NODES,
     PINNED,
     Between,
     World,
-    cast,
+    broadcast_of,
     engine_on,
     invitation,
     refused,
@@ -62,7 +63,7 @@ class TestAServerThatLies:
         def change(request):
             if request.client == 3:
                 return request
-            return request._replace(cast=request.cast._replace(V=np.zeros_like(request.cast.V)))
+            return request._replace(broadcast=request.broadcast._replace(V=np.zeros_like(request.broadcast.V)))
 
         world = World(tmp_path)
         run(world, 0)
@@ -76,8 +77,8 @@ class TestAServerThatLies:
             (lambda request: request._replace(factor=0.5), False),
             (lambda request: request._replace(counted=-7), True),
             (lambda request: request._replace(run="another-run"), False),
-            (lambda request: request._replace(cast=request.cast._replace(beta=2.0)), False),
-            (lambda request: request._replace(cast=request.cast._replace(round=7)), False),
+            (lambda request: request._replace(broadcast=request.broadcast._replace(shared=constant(2.0))), False),
+            (lambda request: request._replace(broadcast=request.broadcast._replace(round=7)), False),
         ],
     )
     def test_the_same_words_by_another_name(self, again, at_once, tmp_path):
@@ -116,7 +117,7 @@ class TestAServerThatLies:
     def test_numbers_that_would_make_the_failure_tell(self, tmp_path):
         """A V that breaks those who rated an item: all nodes answer alike, whatever they rated."""
         world = World(tmp_path)
-        asked = cast(world)
+        asked = broadcast_of(world)
         for item in range(ITEMS):
             for value in (np.nan, np.inf, 1e200):
                 V = asked.V.copy()
@@ -128,9 +129,9 @@ class TestAServerThatLies:
     def test_what_fails_in_a_hidden_run_ends_it_for_good(self, tmp_path, monkeypatch):
         """It may depend on the ratings: it is told once, and not again and again."""
         world = World(tmp_path)
-        asked = cast(world)
+        asked = broadcast_of(world)
         with monkeypatch.context() as patched:
-            patched.setattr(node_module, "respond_in_words", broken)
+            patched.setattr(FixedPointSum, "reply", broken)
             assert refused(world, asked).status == "diverged"
         assert refused(world, asked).status == "diverged"
         world.revive(0)
@@ -139,7 +140,7 @@ class TestAServerThatLies:
     def test_an_invitation_that_comes_twice_finds_the_same_seat(self, tmp_path):
         """A slow node is asked again while it works: its first advert must still hold."""
         world = World(tmp_path)
-        asked = engine_on(None).request(0, cast(world), invitation())
+        asked = engine_on(None).asking.encoded(0, broadcast_of(world), invitation())
         first = world.nodes[0].answer_bytes(asked)
         assert world.nodes[0].answer_bytes(asked) == first
 

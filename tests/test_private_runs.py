@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 
+from fedmc.algorithms.messages import SUM_BITS, Shared
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import InputError, TooFewError
@@ -18,7 +19,6 @@ from fedmc.federation.server import checkpoint
 from fedmc.federation.wire import decode, decode_reply, from_bytes
 from fedmc.privacy.dp.mechanism import spent
 from fedmc.problem.scaling import Scaling
-from fedmc.algorithms.messages import SUM_BITS
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
@@ -61,8 +61,7 @@ def test_over_budget_is_refused_by_every_node_in_any_run(kind, tmp_path, caplog)
     list(itertools.islice(rounds(engine_on(world), KINDS[kind]), 4))
     for client in range(NODES):
         world.revive(client)
-    again = engine_on(world)
-    again.run = "another-run"
+    again = engine_on(world, run="another-run")
     with pytest.raises(TooFewError, match="over its privacy budget"):
         list(itertools.islice(rounds(again, KINDS[kind]), 4))
     assert "would bring epsilon to" in caplog.text
@@ -108,9 +107,9 @@ def test_metrics_are_not_asked_for_and_not_given(tmp_path):
     world = World(tmp_path)
     wire = Between(world)
     list(itertools.islice(rounds(engine_on(wire), KINDS["dp"]), 2))
-    cast = decode(*from_bytes(wire.seen[0][2])).cast
+    asked = decode(*from_bytes(wire.seen[0][2])).broadcast
     for task in ("measure", "moments", "scale", "start"):
-        assert refused(world, cast._replace(task=task), invitation=None).status == "wrong-privacy"
+        assert refused(world, asked._replace(task=task), invitation=None).status == "wrong-privacy"
 
 
 def test_the_simulation_trains_and_measures():
@@ -150,32 +149,33 @@ def test_a_dp_run_that_never_counted_a_round_can_be_gone_on_with(tmp_path):
     settings = KINDS["dp"]
     found = world.finish(settings, 3)
     assert found.number == 3
-    state = checkpoint.Checkpoint("r", 0, found.cast, found.state._replace(S=None), {}, "c", None)
-    checkpoint.save(tmp_path / "one.npz", state)
-    assert checkpoint.load(tmp_path / "one.npz").state.S is None
+    start = found._replace(number=0, server=found.server._replace(S=None), start_objective=None)
+    checkpoint.save(tmp_path / "one.npz", checkpoint.SavedRun("r", start, {}, "c"))
+    assert checkpoint.load(tmp_path / "one.npz").checkpoint.server.S is None
 
 
 def asked_in(world, kind="dp"):
     wire = Between(world)
     list(itertools.islice(rounds(engine_on(wire), KINDS[kind]), 3))
-    return [decode(*from_bytes(content)).cast for stage, _, content, _ in wire.seen if stage == "round"][-1]
+    return [decode(*from_bytes(content)).broadcast for stage, _, content, _ in wire.seen if stage == "round"][-1]
 
 
 def test_what_the_server_remembers_is_looked_at_before_any_rating(tmp_path):
     """Memory, scaling and rounds that an honest server never sends: refused, with nothing on the ledger."""
     world = World(tmp_path)
-    cast = asked_in(world)
+    broadcast = asked_in(world)
     spent = [node.ledger.multipliers() for node in world.nodes.values()]
-    wild = cast.memory.copy()
+    posterior = broadcast.shared.arrays["posterior"]
+    wild = posterior.copy()
     wild[3, 0] = -5
     for changes in (
-        {"memory": cast.memory[:-4]},
-        {"memory": None},
-        {"memory": wild},
+        {"shared": Shared({"posterior": posterior[:-4]})},
+        {"shared": Shared()},
+        {"shared": Shared({"posterior": wild})},
         {"scaling": Scaling(3.0, 1e-154)},
         {"round": 9},
     ):
-        asked = cast._replace(**{"round": 3} | changes)
+        asked = broadcast._replace(**{"round": 3} | changes)
         answers = {refused(world, asked, client=k, invitation=None, counted=2).status for k in range(NODES)}
         assert answers == {"wrong-settings"}
     assert spent == [node.ledger.multipliers() for node in world.nodes.values()]
@@ -185,7 +185,8 @@ def test_held_out_ratings_do_not_go_with_dp(tmp_path, caplog):
     """Which ratings are held out depends on who else is there, so that one user would move everybody's part."""
     world = World(tmp_path)
     shard = world.shards[0]
-    world.nodes[0].shard = replace(shard, test=shard.by_user)
+    node = world.nodes[0]
+    node.terms = node.terms._replace(shard=replace(shard, test=shard.by_user))
     with pytest.raises(TooFewError, match="did not agree to this kind of run"):
         list(itertools.islice(rounds(engine_on(world), KINDS["dp"]), 2))
     assert "leave `test` out" in caplog.text

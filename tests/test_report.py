@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from fedmc.errors import InputError
 from fedmc.report import html
 from fedmc.report.run import certificate, write_report
+from tests.command import fedmc
 from tests.conftest import planted
-
-FEDMC = str(Path(sys.executable).parent / "fedmc")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +23,8 @@ def run_folder(tmp_path_factory):
     lines = [f"person-{u},{i},{x:.3f}" for u, i, x in zip(entries.row, entries.col, entries.data, strict=True)]
     (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
     words = "train ratings.csv --clients 4 --rounds 12 --rank 2 --out run --report --diagnostics"
-    done = subprocess.run([FEDMC, *words.split()], cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    done = fedmc(*words.split(), cwd=folder)
+    assert done.returncode == 0, done.stderr
     assert f"report in {folder / 'run' / 'report.html'}" in done.stdout
     return folder / "run"
 
@@ -35,7 +34,8 @@ def comparison_folder(tmp_path_factory, run_folder):
     folder = tmp_path_factory.mktemp("comparison")
     words = f"compare {run_folder.parent / 'ratings.csv'} --methods fedmc,fedmavg,pooled,alone --seeds 1,2 --rank 2"
     words += " --clients 4 --active 2 --rounds 8 --out out"
-    subprocess.run([FEDMC, *words.split()], cwd=folder, capture_output=True, timeout=120, check=True)
+    done = fedmc(*words.split(), cwd=folder)
+    assert done.returncode == 0, done.stderr
     return folder / "out"
 
 
@@ -111,6 +111,46 @@ def test_it_tells_what_was_run(run_folder):
     for words in ("After 12 rounds", "4 clients sent", "penalty_users", "numba", "beta above", "stationarity"):
         assert words in page
     assert str(run_folder) not in page
+
+
+@pytest.mark.parametrize(
+    ("options", "seen", "not_seen"),
+    [
+        ("", "The server saw each client&#x27;s own updates.", "sums over cohorts"),
+        ("--privacy secagg --min-cohort 3", "the server saw only their sums over cohorts", "own updates"),
+        ("--privacy dp", "the server saw each client&#x27;s noisy ones", "sums over cohorts"),
+    ],
+)
+def test_totals_are_over_all_rounds_and_the_mode_is_told_apart(run_folder, options, seen, not_seen):
+    """Two of thirteen rounds are measured; every one of them sends and takes time."""
+    source, out = run_folder.parent / "ratings.csv", run_folder.parent / f"run{len(options)}"
+    words = f"train {source} --clients 4 --rounds 12 --rank 2 --measure-every 12 --report --json --out {out} {options}"
+    done = fedmc(*words.split())
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert len(history) == 13
+    assert sum("objective" in record for record in history) == 2
+    page = (out / "report.html").read_text(encoding="utf-8")
+    sent, received, seconds = re.search(
+        r"sent ([\d.,]+) MB and received ([\d.,]+) MB .* took ([\d.,]+) s", page
+    ).groups()
+    assert sent == f"{result['bytes_up'] / 1e6:,.1f}"
+    assert received == f"{result['bytes_down'] / 1e6:,.1f}"
+    assert seconds == f"{result['seconds']:,.1f}"
+    assert seen in page
+    assert not_seen not in page.partition("<section>")[0]
+
+
+def test_totals_of_unmeasured_rounds_are_counted(tmp_path):
+    line = {"seconds": 1.5, "bytes_up": 2_000_000, "bytes_down": 1_000_000}
+    rounds = [line | {"number": k} for k in range(4)]
+    rounds[0] |= {"objective": 2.0, "train_rmse": 1.0}
+    rounds[3] |= {"objective": 1.0, "train_rmse": 0.5}
+    (tmp_path / "settings.toml").write_text("rank = 1\nclients = 7\n")
+    (tmp_path / "history.jsonl").write_text("\n".join(map(json.dumps, rounds)))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "7 clients sent 8.0 MB and received 4.0 MB in all; the updates took 6.0 seconds." in page
 
 
 def test_a_folder_that_is_no_run(tmp_path):

@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def V_of(folder):
-    return checkpoint.load(folder.path / "server.npz").cast.V
+    return checkpoint.load(folder.path / "server.npz").checkpoint.broadcast.V
 
 
 def test_a_run_ends_with_everybody_holding_the_model(folder, tmp_path):
@@ -37,7 +37,7 @@ def test_a_run_ends_with_everybody_holding_the_model(folder, tmp_path):
     assert folder.status()["state"] == "finished"
     assert folder.status()["has_model"] == list("abcdefgh"[:NODES])
     assert [line["number"] for line in folder.history()] == [0, 1, 2, 3, 4]
-    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].cast.V.tobytes()
+    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
@@ -45,7 +45,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     exchange = world.exchange
 
     def stop_at_round_2(contents, *more):
-        if request_of(contents).cast.round == 2:
+        if request_of(contents).broadcast.round == 2:
             folder.ask_to_stop()
         folder.check_stop()
         return exchange(contents, *more)
@@ -58,13 +58,13 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     world.exchange = exchange
     conduct(folder, world)
     assert folder.status()["state"] == "finished"
-    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].cast.V.tobytes()
+    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
 
 
 def test_a_run_that_diverged_stays_ended(folder, tmp_path, monkeypatch):
     world = World(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(rounds, "grown", lambda objective, opening: True)
+        patched.setattr(rounds, "has_diverged", lambda objective, start: True)
         with pytest.raises(Diverged):
             conduct(folder, world)
     assert folder.status()["state"] == "diverged"
@@ -79,17 +79,17 @@ def test_a_start_that_was_never_measured_is_measured_on_resume(folder, tmp_path)
     exchange = world.exchange
 
     def die_at_measure(contents, *more):
-        if request_of(contents).cast.task == "measure":
+        if request_of(contents).broadcast.task == "measure":
             raise RuntimeError("killed")
         return exchange(contents, *more)
 
     world.exchange = die_at_measure
     with pytest.raises(RuntimeError):
         conduct(folder, world)
-    assert checkpoint.load(folder.path / "server.npz").opening is None
+    assert checkpoint.load(folder.path / "server.npz").checkpoint.start_objective is None
     world.exchange = exchange
     conduct(folder, world)
-    assert checkpoint.load(folder.path / "server.npz").opening is not None
+    assert checkpoint.load(folder.path / "server.npz").checkpoint.start_objective is not None
 
 
 def test_a_second_conductor_waits_and_gives_up_without_a_word(folder, tmp_path):

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from fedmc.algorithms.protocol import Sampler
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
-from fedmc.training.rounds import rounds
 from fedmc.problem.rng import client_rng, server_rng
-from fedmc.algorithms.protocol import Sampler
+from fedmc.training.rounds import rounds
 from fedmc.training.sampling import CoinFlips, Groups, Passes, Uniform, parse
 from tests.conftest import local_engine, planted
 

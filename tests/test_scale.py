@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmc.algorithms import client
+from fedmc.algorithms import curvature
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, make_shards, together
 from fedmc.errors import DataError, InputError
@@ -19,8 +19,8 @@ from fedmc.kernels import reference, solves, steps, threads
 from fedmc.training import local, memory
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from fedmc.training.simulation import rhythm, train
-from fedmc.training.spill import Spilled
+from fedmc.training.simulation import measure_interval, train
+from fedmc.training.spill import SpilledStates
 from fedmc.training.stopping import Stop
 from tests.conftest import examples, local_engine, planted
 
@@ -59,10 +59,10 @@ def test_turns_taken_together_change_no_bit(users, dtype, monkeypatch):
     settings = Settings.preset("fast", rank=3, active=9, penalty_users=users, entry_penalty=0.5, dtype=dtype)
     shards = make_shards(planted(users=300, items=60), np.minimum(np.arange(300) // 2, 20), dtype)
     met = []
-    monkeypatch.setattr(client, "together", lambda shards: met.append(len(shards)) or together(shards))
+    monkeypatch.setattr(curvature, "together", lambda shards: met.append(len(shards)) or together(shards))
     found = []
     for ratings in (0, 100, 10**6):
-        monkeypatch.setattr(local, "TOGETHER", ratings)
+        monkeypatch.setattr(local, "BATCH", ratings)
         found.append(last_V(LocalEngine(shards), settings))
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
     assert len(set(met)) > 2  # one by one, some, and most of them
@@ -106,7 +106,7 @@ def test_states_on_disk_change_no_bit(kind, tmp_path):
     owner = np.arange(60) % 6
     shards = make_shards(ratings, owner, "float64")
     spilled = LocalEngine(shards, tmp_path)
-    assert isinstance(spilled.states, Spilled)
+    assert isinstance(spilled.states, SpilledStates)
     assert last_V(spilled, KINDS[kind]).tobytes() == last_V(LocalEngine(shards), KINDS[kind]).tobytes()
     assert len(list(tmp_path.glob("*/client-*.npz"))) == 6
     del spilled
@@ -122,8 +122,8 @@ def test_a_model_is_the_same_with_states_on_disk(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_under_the_states_is_an_error_that_says_so(tmp_path, monkeypatch):
-    states = Spilled(tmp_path, 2)
-    monkeypatch.setattr(Spilled, "_path", lambda self, client: "/dev/full")
+    states = SpilledStates(tmp_path, 2)
+    monkeypatch.setattr(SpilledStates, "_path", lambda self, client: "/dev/full")
     engine = local_engine(planted(), 2)
     last_V(engine, KINDS["curvature"].replace(active=2), 1)
     with pytest.raises(DataError, match="cannot write the state of client 0"):
@@ -275,7 +275,7 @@ def test_packed_grams_less_others():
 def test_measurements_stay_within_their_share(clients, active, number):
     """A measurement of all clients costs half a round of all; the first and the last are always taken."""
     settings = KINDS["curvature"].replace(active=active)
-    every = rhythm(settings, clients, number)
+    every = measure_interval(settings, clients, number)
     taken = 2 + (number - 1) // every  # the first, every so many, the last
     assert taken <= 2 or (taken - 1) * 0.5 * clients / active <= 0.15 * number
 

@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
+from fedmc.algorithms.messages import length
+from fedmc.algorithms.schema import schema_of
 from fedmc.errors import TooFewError
 from fedmc.federation.node.node import Node
 from fedmc.federation.secagg_messages import FOLLOWING, read_stage
 from fedmc.federation.wire import Reply, decode, encode_reply, from_bytes, to_bytes
-from fedmc.training.fixed_point import length_of
 from fedmc.training.rounds import rounds
 from tests.world import (
     CATALOGUE,
@@ -27,7 +28,7 @@ from tests.world import (
     RUN,
     Between,
     World,
-    cast,
+    broadcast_of,
     engine_on,
     invitation,
     refused,
@@ -44,7 +45,7 @@ def test_what_travels_in_each_message(tmp_path):
         arrays, words = from_bytes(reply)
         if stage not in FOLLOWING:
             stage = "advert"
-            assert set(from_bytes(asked)[0]) == {"V", "beta"}
+            assert set(from_bytes(asked)[0]) == {"V"}
         assert set(words) == {"token", "client", "stage", "status"}
         sizes = {name: (array.dtype.name, array.nbytes) for name, array in arrays.items()}
         if stage == "mask":
@@ -52,7 +53,7 @@ def test_what_travels_in_each_message(tmp_path):
         found.setdefault(stage, []).append(sizes)
     shares, others = 66, NODES - 1
     keys = {"members": ("int64", 8), "new": ("uint8", 1), "seal": ("uint8", 32), "mask": ("uint8", 32)}
-    keys |= {"promises": ("uint8", 32)}
+    keys |= {"commitments": ("uint8", 32)}
     one_of = {
         "advert": keys | {"signatures": ("uint8", 64)},
         "share": {"members": ("int64", 8 * others), "members_contents": ("uint8", (2 * shares + 16) * others)},
@@ -67,12 +68,12 @@ def test_what_travels_in_each_message(tmp_path):
     for stage, messages in found.items():
         assert all(one == one_of[stage] for one in messages), stage
     sizes = {len(from_bytes(reply)[0]["words"]) for stage, _, _, reply in wire.seen if stage == "mask"}
-    expected = {length_of(cast_of(wire, task), ITEMS) for task in ("moments", "measure", "round")}
+    expected = {length(schema_of(asked_in(wire, task), ITEMS)) for task in ("moments", "measure", "round")}
     assert sizes == expected
 
 
-def cast_of(wire, task):
-    return next(decode(*from_bytes(asked)).cast for stage, _, asked, _ in wire.seen if stage == task)
+def asked_in(wire, task):
+    return next(decode(*from_bytes(asked)).broadcast for stage, _, asked, _ in wire.seen if stage == task)
 
 
 def test_masked_words_are_not_the_words(tmp_path):
@@ -135,38 +136,42 @@ def test_the_same_words_are_not_revealed_among_others(tmp_path, caplog):
         list(itertools.islice(rounds(engine, HIDDEN, on_checkpoint=states.append), 4))
     assert states[-1].number == 1
     without = engine_on(Between(world, lose), 3)
-    without.counted = dict.fromkeys(range(NODES), 1)
+    without.restore(dict.fromkeys(range(NODES), 1), {})
     with pytest.raises(TooFewError, match="0 of 4 members confirmed, 3 must"):
-        next(rounds(without, HIDDEN, begun=states[-1]))
-    assert "the same words were in a sum of (0, 1, 2, 3)" in caplog.text
+        next(rounds(without, HIDDEN, checkpoint=states[-1]))
+    assert "the same reply was in a sum over (0, 1, 2, 3)" in caplog.text
     everybody = engine_on(Between(world), 3)
-    everybody.counted = dict.fromkeys(range(NODES), 1)
-    again = next(rounds(everybody, HIDDEN, begun=states[-1]))
+    everybody.restore(dict.fromkeys(range(NODES), 1), {})
+    again = next(rounds(everybody, HIDDEN, checkpoint=states[-1]))
     undisturbed = run(Between(World(tmp_path / "undisturbed")), 2)[1][-1]
     assert again.V.tobytes() == undisturbed.V.tobytes()
 
 
 def test_what_a_node_refuses(tmp_path, caplog):
     world = World(tmp_path)
-    asked = cast(world)
+    asked = broadcast_of(world)
     assert refused(world, asked, invitation=None).status == "wrong-privacy"  # what is hidden is not told in plain
     assert refused(world, asked, client=1, invitation=invitation((0, 1))).status == "not-hidden"
     assert "too small to hide in" in caplog.text
     assert refused(world, asked, client=1, invitation=invitation((0, 1, 2, 9))).status == "not-hidden"
     assert refused(world, asked, client=1, invitation=invitation((0, 1, 1, 2))).status == "not-hidden"
     assert refused(world, asked, client=1, invitation=invitation(threshold=2)).status == "not-hidden"
-    world.nodes[2].identity = None
+    change_terms(world.nodes[2], identity=None)
     assert refused(world, asked, client=2).status == "wrong-member"
-    world.nodes[3].accepted = ("plain",)
+    change_terms(world.nodes[3], accepted=("plain",))
     assert refused(world, asked, client=3).status == "wrong-privacy"
-    world.nodes[0].identity = IDENTITIES[1]
+    change_terms(world.nodes[0], identity=IDENTITIES[1])
     assert refused(world, asked, client=0).status == "wrong-member"
+
+
+def change_terms(node, **changes):
+    node.terms = node.terms._replace(**changes)
 
 
 def test_a_plain_run_is_refused_by_who_wants_to_be_hidden(tmp_path):
     world = World(tmp_path)
     for node in world.nodes.values():
-        node.accepted = ("secagg",)
+        change_terms(node, accepted=("secagg",))
     with pytest.raises(TooFewError, match="did not agree to this kind of run"):
         run(world, settings=KINDS["curvature"])
 
@@ -235,7 +240,7 @@ def test_no_secret_is_written_or_said(tmp_path, caplog):
     world.quorum = NODES
     world.finish(HIDDEN, 2)
     for node in world.nodes.values():
-        member = node._seat._member
+        member = node._member._member
         secrets += [member._b, member._mask_private, member._seal_private]
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     said = [content for _, _, asked, reply in wire.seen for content in (asked, reply)]
@@ -274,7 +279,7 @@ def test_one_that_says_it_diverged_is_left_out(tmp_path):
     assert history[-1].participants == (0, 1, 3)
 
 
-def test_a_node_without_a_seat_says_so(tmp_path):
+def test_a_node_without_a_session_says_so(tmp_path):
     world = World(tmp_path)
     node = Node(world.shards[0], CATALOGUE, world.stores[0], identity=IDENTITIES[0])
     words = {"token": "t", "client": 0, "stage": "mask", "status": "ok"}

@@ -7,10 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from fedmc.algorithms.client import local_round
-from fedmc.algorithms.measures import _cross_lipschitz
+from fedmc.algorithms import beta
+from fedmc.algorithms.admm import LinearisedADMM
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.theory import _cross_lipschitz
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.scaling import Scaling
@@ -189,7 +190,7 @@ def test_local_round_leaves_its_inputs_alone():
     V = next(rounds(engine, paper())).V
     state = engine.states[0]
     copies = [array.copy() for array in (*state, V)]
-    cast = Broadcast("round", 1, CLIENTS, paper(), V, 0.5)
-    local_round(engine.shards[0], state, cast)
+    broadcast = Broadcast("round", 1, CLIENTS, paper(), V, shared=beta.constant(0.5))
+    LinearisedADMM().local_round(engine.shards[0], state, broadcast)
     for array, copy in zip((*state, V), copies, strict=True):
         assert np.array_equal(array, copy)

@@ -20,15 +20,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.federation.node.node import Node
-from fedmc.federation.setup.identities import Identity
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.checkpoint import Checkpoint
+from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
+from fedmc.federation.server.members import Members
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import Begun, rounds
+from fedmc.training.rounds import rounds
 from tests.conftest import planted
 
 NODES, ITEMS, ROUNDS, RUN, CATALOGUE = 4, 15, 5, "a-run", "a-hash"
@@ -125,28 +126,27 @@ class World:
 
     def serve(self, settings, number):
         """One process of the server: from the checkpoint if there is one."""
-        engine = FederatedEngine(self, RUN, NODES, ITEMS, CATALOGUE, self.quorum, pinned=PINNED)
-        begun = None
+        engine = engine_on(self, self.quorum)
+        last = None
         if self.path.exists():
             found = checkpoint.load(self.path)
-            engine.counted, engine.factors = dict(found.counted), dict(found.factors)
-            begun = Begun(found.number, found.cast, found.state, found.opening)
-            if begun.number >= number:
-                return begun
+            engine.restore(found.counted, found.factors)
+            last = found.checkpoint
+            if last.number >= number:
+                return last
 
-        def on_state(now):
-            nonlocal begun
+        def on_checkpoint(now):
+            nonlocal last
             self.tick("the server before its checkpoint")
-            stands = now.number, now.cast, now.state, engine.counted, CATALOGUE, now.opening, engine.factors
-            checkpoint.save(self.path, Checkpoint(RUN, *stands))
-            begun = now
+            checkpoint.save(self.path, SavedRun(RUN, now, engine.counted, CATALOGUE, engine.factors))
+            last = now
             self.tick("the server after its checkpoint")
 
-        more = {"begun": begun, "on_state": on_state, "measure_every": self.measure_every}
+        more = {"checkpoint": last, "on_checkpoint": on_checkpoint, "measure_every": self.measure_every}
         for round in rounds(engine, settings, **more):
             self.between_rounds()
             if round.number == number:
-                return begun
+                return last
         raise AssertionError
 
     def finish(self, settings, number=ROUNDS):
@@ -197,7 +197,7 @@ class RelentlessWorld(World):
         self.struck = set()
 
     def tick(self, where):
-        stands = checkpoint.load(self.path).number if self.path.exists() else None
+        stands = checkpoint.load(self.path).checkpoint.number if self.path.exists() else None
         if (stands, where) not in self.struck:
             self.struck.add((stands, where))
             raise KilledError(where)
@@ -239,12 +239,12 @@ class Between:
         return answers
 
 
-def engine_on(wire, quorum=NODES):
-    return FederatedEngine(wire, RUN, NODES, ITEMS, CATALOGUE, quorum, pinned=PINNED)
+def engine_on(wire, quorum=NODES, run=RUN):
+    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED))
 
 
 def refused(world, asked, client=0, **changes):
-    request = decode(*from_bytes(engine_on(None).request(client, asked, invitation())))
+    request = engine_on(None).asking.request(client, asked, invitation())
     return decode_reply(*from_bytes(world.nodes[client].answer_bytes(to_bytes(*encode(request._replace(**changes))))))
 
 
@@ -260,8 +260,8 @@ def run(wire, number=2, quorum=NODES, settings=HIDDEN):
     return engine, list(itertools.islice(rounds(engine, settings), number + 1))
 
 
-def cast(world):
+def broadcast_of(world):
     wire = Between(world)
     run(wire, 0)
     found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
-    return decode(*from_bytes(found)).cast._replace(task="round", round=1)
+    return decode(*from_bytes(found)).broadcast._replace(task="round", round=1)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from scipy.stats import rankdata
 
 from fedmc.algorithms.beta import beta_of
 from fedmc.algorithms.messages import Broadcast
@@ -53,8 +54,6 @@ class Pulls(NamedTuple):
 class Leakage(Protocol):
     """Inherit from this class; what it does not override is not leaked."""
 
-    noised: bool = False
-
     def evidence(self, seen: Sequence[Observation]) -> list[Array]:
         """For each message of a client: how far each item's row is from that of an item which nobody there rated."""
         return [np.linalg.norm(rows, axis=1) for rows in self.deviations(seen)]
@@ -78,6 +77,10 @@ class Leakage(Protocol):
     def sum_size(self, one: Observation) -> Array:
         """How much the raters of each item moved a sum over a cohort."""
         return np.asarray(np.linalg.norm(rows_of(one) - one.accounted, axis=1))
+
+    def blends(self, scores: Array, popularity: Array) -> dict[str, Array]:
+        """Scores of items to try, by name: the evidence alone, or where it is noisy, beside popularity."""
+        return {"alone": scores}
 
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
@@ -184,8 +187,6 @@ class ControlLeakage(AveragingLeakage):
 class ReleaseLeakage(Leakage):
     """Differential privacy: noisy counts in the first message, then noisy rows whose size alone tells."""
 
-    noised = True
-
     def evidence(self, seen: Sequence[Observation]) -> list[Array]:
         first, *later = (rows_of(one) for one in seen)
         parts = [first[:, 0], *(np.square(rows).sum(axis=1) for rows in later)]
@@ -198,6 +199,11 @@ class ReleaseLeakage(Leakage):
 
     def clearest(self, seen: Sequence[Observation]) -> Sequence[Observation]:
         return seen
+
+    def blends(self, scores: Array, popularity: Array) -> dict[str, Array]:
+        """For several ideas of how noisy the evidence is."""
+        own, known = rankdata(scores), rankdata(popularity)
+        return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
 
     def sum_size(self, one: Observation) -> Array:
         return self.evidence([one])[0]

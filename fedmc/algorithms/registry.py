@@ -6,10 +6,12 @@ its name is first used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, cast
 
 from fedmc.errors import InputError, unknown
+from fedmc.privacy.protocol import Privacy
 from fedmc.problem import plugins
 
 if TYPE_CHECKING:  # the protocol speaks of Settings, which look algorithms up here
@@ -53,6 +55,35 @@ def check(given: object) -> Algorithm:
             "inherit from fedmc.algorithms.protocol.Algorithm"
         )
     return cast("Algorithm", given)
+
+
+def is_name(given: object) -> bool:
+    return isinstance(given, str)
+
+
+def resolve(given: object) -> Algorithm:
+    """The algorithm of a name, or an object of the user's own."""
+    return find(given) if isinstance(given, str) else check(given)
+
+
+def named(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[object, ...]:
+    """The algorithms that settings name, in the order to try: `algorithm`, or the older words `method` and `update`."""
+    privacy = cast(Privacy | None, chosen.get("privacy"))
+    method, update = given.get("method", "fedmc"), given.get("update")
+    if update is not None and update not in UPDATES:
+        raise unknown("update", update, UPDATES)
+    if "algorithm" in given:
+        return (given["algorithm"],)
+    if method != "fedmc":
+        if isinstance(method, str) and method not in names():
+            raise unknown("method", method, ("fedmc", *names()))
+        return (method,)
+    if privacy is not None and privacy.algorithm is not None:
+        return (privacy.algorithm,)
+    if update is not None:
+        return (update,)
+    usual = chosen.get("algorithm", "linearised")
+    return usual if isinstance(usual, tuple) else (usual,)
 
 
 def _make(name: str) -> object:

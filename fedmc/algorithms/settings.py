@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from fedmc.algorithms import registry
+from fedmc.algorithms.presets import PRESETS
 from fedmc.errors import InputError, require, unknown
 from fedmc.privacy import modes
-from fedmc.privacy.modes import Plain, Privacy
+from fedmc.privacy.modes import Plain
+from fedmc.privacy.protocol import Privacy
 from fedmc.problem import losses, penalties
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Fixed, Penalty, Scalable, none
@@ -25,7 +27,6 @@ MAX_RANK = 10_000
 PLAIN = Plain()
 AUTO_START = 10.0  # where the search for penalty_users="auto" begins
 Preset = Literal["fast", "paper"]
-Update = Literal["linearised", "exact", "curvature"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -79,7 +80,7 @@ class Settings:
         words["privacy"] = _privacy(words, Plain())
         _fit_to_domain(words)
         chosen = PRESETS[name] | dict(cast(Privacy, words["privacy"]).settings()) | words
-        candidates = _named_algorithms(chosen, words)
+        candidates = registry.named(chosen, words)
         return _first_that_fits(cls, candidates, chosen | {"preset_name": name}, words.keys())
 
     @classmethod
@@ -87,7 +88,7 @@ class Settings:
         """Settings as `to_dict` writes them, and as earlier versions did (`method` and `update` for `algorithm`)."""
         known = dict(words)
         known["privacy"] = _privacy(known, Plain())
-        algorithm = _named_algorithms(known, known)[-1]
+        algorithm = registry.named(known, known)[-1]
         known = {name: value for name, value in known.items() if name not in ("method", "update")}
         return cls(**(known | {"algorithm": algorithm}))  # type: ignore[arg-type]
 
@@ -134,6 +135,11 @@ class Settings:
         algorithm.check(self)
 
     @property
+    def names_algorithm(self) -> bool:
+        """The algorithm is given by name, not as an object."""
+        return registry.is_name(self.algorithm)
+
+    @property
     def needs_tuning(self) -> bool:
         """The users' penalty is still to be chosen (`training.tuning`)."""
         return isinstance(self.penalty_users, str) and self.penalty_users == "auto"
@@ -157,7 +163,7 @@ class Settings:
 
     @cached_property
     def _algorithm(self) -> Algorithm:
-        return registry.find(self.algorithm) if isinstance(self.algorithm, str) else registry.check(self.algorithm)
+        return registry.resolve(self.algorithm)
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm, with what it takes from these settings."""
@@ -209,31 +215,9 @@ class Settings:
         words = dict(changes)
         words["privacy"] = _privacy(words, self.privacy)
         if words.keys() & {"algorithm", "method", "update"}:
-            words["algorithm"] = _named_algorithms({"algorithm": self.algorithm} | words, words)[-1]
+            words["algorithm"] = registry.named({"algorithm": self.algorithm} | words, words)[-1]
         kept = {name: value for name, value in words.items() if name not in ("method", "update")}
         return replace(self, **kept)  # type: ignore[arg-type]
-
-
-PRESETS: dict[str, dict[str, object]] = {
-    "paper": dict(
-        penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, algorithm=("linearised",), fit_users_to="W",
-        dual_step=1.0, normalise="none", biases=False, start="uniform", entry="all", fold_in=False, sampler="uniform",
-        extrapolation=0.0, entry_penalty=1.0,
-    ),
-    "fast": dict(
-        penalty_users="l2:10", penalty_items="auto", beta="auto", algorithm=("curvature", "exact"), fit_users_to="V",
-        dual_step=1.5, normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True,
-        sampler="passes", extrapolation=0.5, entry_penalty=0.3,
-    ),
-}  # fmt: skip
-
-
-EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it reveals less
-
-
-def usual_update(preset: str, everybody: bool) -> Update | None:
-    """The update of a federation where nobody says otherwise and all organisations take part in every round."""
-    return EVERYBODY.get(preset) if everybody else None
 
 
 def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
@@ -252,26 +236,6 @@ def _fit_to_domain(words: dict[str, object]) -> None:
         words.setdefault("normalise", "none")
 
 
-def _named_algorithms(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[object, ...]:
-    """The algorithms that settings name, in the order to try: `algorithm`, or the older words `method` and `update`."""
-    privacy = cast(Privacy | None, chosen.get("privacy"))
-    method, update = given.get("method", "fedmc"), given.get("update")
-    if update is not None and update not in registry.UPDATES:
-        raise unknown("update", update, registry.UPDATES)
-    if "algorithm" in given:
-        return (given["algorithm"],)
-    if method != "fedmc":
-        if isinstance(method, str) and method not in registry.names():
-            raise unknown("method", method, ("fedmc", *registry.names()))
-        return (method,)
-    if privacy is not None and privacy.algorithm is not None:
-        return (privacy.algorithm,)
-    if update is not None:
-        return (update,)
-    usual = chosen.get("algorithm", "linearised")
-    return usual if isinstance(usual, tuple) else (usual,)
-
-
 def _first_that_fits(
     kind: type[Settings], candidates: tuple[object, ...], chosen: dict[str, object], given: object
 ) -> Settings:
@@ -279,7 +243,7 @@ def _first_that_fits(
     kept = {name: value for name, value in chosen.items() if name not in ("method", "update")}
     asked = set(cast(Mapping[str, object], given))
     for last, candidate in ((one is candidates[-1], one) for one in candidates):
-        algorithm = registry.find(candidate) if isinstance(candidate, str) else registry.check(candidate)
+        algorithm = registry.resolve(candidate)
         unused = sorted(asked & algorithm.unused_settings)
         if unused and not last:
             continue

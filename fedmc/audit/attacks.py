@@ -217,12 +217,6 @@ def in_a_sum(sums: Sequence[Observation], took_part: Sequence[bool], popularity:
     return scores | blended
 
 
-def blended(scores: Array, popularity: Array) -> dict[str, Array]:
-    """What noisy evidence and popularity say together, for several ideas of how noisy it is."""
-    own, known = rankdata(scores), rankdata(popularity)
-    return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
-
-
 def stands_out(scores: Array) -> Array:
     """Which scores lie above the widest gap between them, in orders of magnitude."""
     above: Array = scores > _widest_gap(scores)[1]

@@ -122,14 +122,12 @@ def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> lis
 
 
 def _told(truth: Clients, heard: dict[int, list[Observation]]) -> float:
-    """Mean AUC of the attack on messages; where they are noised, with as much popularity in it as serves it best."""
-    alone = {client: attacks.rated_items(seen) for client, seen in heard.items()}
-    if not attacks.leakage_of(next(iter(heard.values()))).noised:
-        return float(np.nanmean([_rated(truth, client, scores) for client, scores in alone.items()]))
+    """Mean AUC of the attack on messages, with the scores that serve it best."""
     right: dict[str, list[float]] = {}
-    for client, scores in alone.items():
-        for name, both in attacks.blended(scores, truth.popularity(client)).items():
-            right.setdefault(name, []).append(_rated(truth, client, both))
+    for client, seen in heard.items():
+        alone = attacks.rated_items(seen)
+        for name, scores in attacks.leakage_of(seen).blends(alone, truth.popularity(client)).items():
+            right.setdefault(name, []).append(_rated(truth, client, scores))
     return max(float(np.nanmean(values)) for values in right.values())
 
 

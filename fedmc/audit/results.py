@@ -98,8 +98,7 @@ def persons(sees: str, found: Linked, clients: int) -> Finding:
 
 def summary(mode: str, findings: list[Finding]) -> list[str]:
     """What to make of it, in a few sentences."""
-    known = mode in modes.MODES
-    said = f"privacy={mode}: {modes.parse(mode, {}).summary()}" if known else f"privacy={mode}."
+    said = modes.describe(mode)
     open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY and not one.supposed]
     if not open_to:
         return [said, f"No attack tried here beats the guess by more than {HARDLY}. Others may exist."]

@@ -13,9 +13,9 @@ from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
 from fedmc.cli.parsing import parse_integers, parse_names
 from fedmc.data import splits
-from fedmc.evaluation import runner, tables
+from fedmc.evaluation import methods, runner, tables
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.study import Case, Figure, Panel, Study, label_of, options_for
+from fedmc.evaluation.study import Case, Figure, Panel, Study
 from fedmc.evaluation.tables import Line
 from fedmc.report.comparison import write_report
 from fedmc.report.html import short
@@ -107,7 +107,8 @@ def reproduce(
 def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: int) -> Case:
     """The method with those of the options that it takes."""
     given: dict[str, object] = {"rank": rank, "penalty_users": penalty, "beta": beta, "inner_steps": inner_steps}
-    return Case(label_of(name), name, options_for(name, given))
+    method = methods.find(name)
+    return Case(method.label, name, method.options(given))
 
 
 def _run(study: Study, folder: Path) -> None:

@@ -88,7 +88,7 @@ def synth(
         write_table(synthetic.make_ratings(recipe), out)
     else:
         synthetic.write_shards(recipe, out, clients, splits.parse_share(test), overwrite)
-    typer.echo(f"{recipe.ratings:,} ratings in {out}; no model can have an RMSE below {recipe.noise_floor:.4f}")
+    typer.echo(f"{recipe.ratings:,} ratings in {out}; no model can have an error below {recipe.noise_floor:.4f} (RMSE)")
 
 
 def _recipe(

@@ -94,7 +94,7 @@ def _recommend(folder: Path) -> None:
 def set_up(folder: Path, source: Ratings | None = None, accept: Sequence[str] = ("secagg",)) -> None:
     """Three tables of ratings, an agreed catalogue, and the folders of a federation on loopback."""
     ratings = datasets.demo() if source is None else source
-    layout.init(folder, NAMES, "127.0.0.1", port=free_port(), bind="127.0.0.1", control_port=free_port(), accept=accept)
+    layout.init(folder, NAMES, layout.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
     for name in ("server", *NAMES):
         Catalogue.of(ratings.items).save(folder / name / "catalogue.json")
     owner = assign_users(len(ratings.users), len(NAMES), 0)

@@ -39,8 +39,8 @@ def init(
 ) -> None:
     """Create certificates, node keys and configurations: a folder for the server and one for each organisation."""
     layout.init(
-        folder, organisations.split(","), host, port=port, bind=bind, control_port=control_port, days=days,
-        items=catalogue, accept=None if accept is None else [one.strip() for one in accept.split(",")],
+        folder, organisations.split(","), layout.Address(host, port, bind, control_port), days=days, items=catalogue,
+        accept=None if accept is None else [one.strip() for one in accept.split(",")],
     )  # fmt: skip
     typer.echo(f"{folder / 'server'}: for the server's machine; run `fedmc server start` there")
     for name in layout.check_names(organisations.split(",")):

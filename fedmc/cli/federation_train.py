@@ -10,7 +10,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from fedmc.algorithms.settings import Settings, usual_update
+from fedmc.algorithms.presets import usual_update
+from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
 from fedmc.cli.parsing import parse_beta, parse_dp
@@ -89,7 +90,7 @@ def train(
     """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
-    update = update or usual_update(preset, everybody=active in (None, p))
+    update = usual_update(update, preset, everybody=active in (None, p))
     settings = Settings.preset(
         preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         penalty_items=penalty_items, beta=parse_beta(beta), inner_steps=inner_steps, method=method, loss=loss,
@@ -128,10 +129,11 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     folder = RunFolder(config.runs / name)
     require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
     catalogue, nodes = config.catalogue(), superlink.registered(config)
-    names, masked = list(config.organisations), is_masked(settings.privacy.mode)
+    names, public = list(config.organisations), list[str]()
     new = [one for one in names if one not in nodes]
     require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
-    public = [key for _, key in identities.load(config.path(identities.LIST))] if masked else []
+    if is_masked(settings.privacy.mode):  # mode: only secure aggregation needs identities
+        public = [key for _, key in identities.load(config.path(identities.LIST))]
     folder.write_plan(
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,

@@ -11,6 +11,7 @@ from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, ledger_of, open_folder
 from fedmc.federation.setup import identities, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
+from fedmc.training.aggregation import is_masked
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 Reread = Annotated[bool, typer.Option("--reread", help="Read the ratings from their source again, for a new run.")]
@@ -68,9 +69,9 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
 
 def _print_privacy(config: NodeConfig) -> None:
     """The privacy modes that the organisation accepts, and the budget that it has spent."""
-    cohort = (
-        f", over at least {config.min_cohort} organisations" if any("secagg" in one for one in config.accept) else ""
-    )
+    cohort = ""
+    if any(map(is_masked, config.accept)):  # mode: cohorts are of secure aggregation
+        cohort = f", over at least {config.min_cohort} organisations"
     typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
     if config.epsilon and config.path("ledger.sqlite").exists():
         with ledger_of(config) as ledger:

@@ -16,7 +16,11 @@ UpdateName = Literal["linearised", "exact", "curvature"]
 
 # The source and how it is read.
 Source = Annotated[
-    str, Argument(help="Ratings: a file, folder, archive, database URL, named or prepared data set, or `demo`.")
+    str,
+    Argument(
+        help="Ratings: a file, folder, archive, database URL, named or prepared data set, `demo`, or like:ml-1m for "
+        "synthetic ones."
+    ),
 ]
 Columns = Annotated[
     str | None, Option(help="Names of the user, item and rating columns, separated by commas.", show_default="detected")
@@ -36,18 +40,16 @@ Seed = Annotated[int, Option(help="Random seed; the same seed gives the same res
 # The model and the algorithm.
 Rank = Annotated[int, Option(help="Number of latent factors.")]
 Active = Annotated[
-    int | None, Option(help="Number of clients sampled in each round.", show_default="all, but at most 10")
+    int | None, Option(help="Number of clients sampled in each round.", show_default="at most 10; with dp, all")
 ]
 Preset = Annotated[
     Literal["fast", "paper"], Option(help="Default settings: fast, or paper for FedMC-ADMM as published.")
 ]
-PenaltyUsers = Annotated[
+PENALTY_HELP = f"Penalty on the user factors: {PENALTIES}; join several with +."
+PenaltyUsers = Annotated[str | None, Option(help=PENALTY_HELP, show_default="the preset's")]
+TunedPenaltyUsers = Annotated[
     str | None,
-    Option(
-        help=f"Penalty on the user factors: {PENALTIES}; join several with +. auto: l2, its weight tuned on held-out "
-        "ratings.",
-        show_default="the preset's",
-    ),
+    Option(help=f"{PENALTY_HELP} auto: l2, its weight tuned on held-out ratings.", show_default="the preset's"),
 ]
 PenaltyItems = Annotated[
     str | None,
@@ -85,7 +87,10 @@ Sampler = Annotated[
 ]
 Normalise = Annotated[
     Literal["none", "mean", "standard"] | None,
-    Option(help="Subtract the mean rating, and with standard divide by the deviation.", show_default="the preset's"),
+    Option(
+        help="mean: subtract the mean rating; standard: also divide by the standard deviation.",
+        show_default="the preset's",
+    ),
 ]
 Dtype = Annotated[Literal["float32", "float64"], Option(help="Floating-point type of the computation.")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,6 +20,7 @@ from fedmc.data.prepare import Plan, federation_of
 from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 from fedmc.privacy import modes
+from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
 from fedmc.training import simulation, tuning
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
@@ -49,10 +51,10 @@ def train(
     active: options.Active = None,
     rounds: Annotated[
         int | None,
-        Option(help="Number of communication rounds.", show_default=f"{modes.ROUNDS}, or {modes.DP_ROUNDS} with dp"),
+        Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {DP_ROUNDS} with dp"),
     ] = None,
     preset: options.Preset = "fast",
-    penalty_users: options.PenaltyUsers = None,
+    penalty_users: options.TunedPenaltyUsers = None,
     penalty_items: options.PenaltyItems = None,
     beta: options.Beta = None,
     inner_steps: options.InnerSteps = None,
@@ -87,7 +89,7 @@ def train(
         bool, Option("--diagnostics", help="Also record residuals, stationarity and the certificate (slower).")
     ] = False,
     measure_every: Annotated[
-        int | None, Option(help="Measure the objective and the errors every so many rounds.", show_default="cheap")
+        int | None, Option(help="Measure every so many rounds.", show_default="as often as costs little")
     ] = None,
     spill: Annotated[Path | None, Option(help="Keep the clients' states in this folder instead of in memory.")] = None,
     columns: options.Columns = None,
@@ -160,8 +162,9 @@ def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
                 show(round)
 
             run = simulation.train(
-                job.federation, settings, job.stop, measure_every=job.measure_every, full=job.diagnostics,
-                spill=job.spill, on_round=on_round, interrupted=interrupt,
+                job.federation, settings, replace(job.stop, interrupted=interrupt), measure_every=job.measure_every,
+                full=job.diagnostics,
+                spill=job.spill, on_round=on_round,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         if job.report:

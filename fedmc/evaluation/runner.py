@@ -17,33 +17,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms.settings import Settings
-from fedmc.algorithms.start import start_items
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError
-from fedmc.evaluation import pooled
+from fedmc.evaluation.methods import Parts
 from fedmc.evaluation.study import Case, Study
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.simulation import warm_up
-from fedmc.types import Array
 
 MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 
 
 Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
-
-
-class Parts(NamedTuple):
-    """The split and the partition of one seed, the same for every case."""
-
-    train: Ratings
-    test: Ratings
-    owner: Array
 
 
 class Outcome(NamedTuple):
@@ -64,12 +53,13 @@ def run(
     on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Outcome]:
     """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
-    _claim(folder, study)
+    _check_folder(folder, study)
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
     ratings = load_source(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates,
     )  # fmt: skip
+    _create(folder, study)  # once the ratings are read: a source that is refused leaves nothing behind
     fingerprint = fingerprint_of(ratings)
     outcomes = []
     parts: dict[int, Parts] = {}
@@ -93,9 +83,10 @@ def run_case(
     study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: Callable[[int], None] = lambda number: None
 ) -> Outcome:
     settings = case.settings(seed, study.active)
-    if case.central:
+    central = case.kind.central
+    if central is not None:
         began = time.perf_counter()
-        rmse = _central_rmse(case, parts, settings)
+        rmse = central(parts, settings)
         row: Row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
@@ -113,16 +104,6 @@ def run_case(
     except Diverged as error:
         diverged = str(error)
     return Outcome(case.label, case.method, seed, key, rows, diverged)
-
-
-def _central_rmse(case: Case, parts: Parts, settings: Settings) -> float:
-    if case.method == "pooled":
-        return pooled.pooled_rmse(parts.train, parts.test, settings)
-    if case.method == "alone":
-        return pooled.alone_rmse(parts.train, parts.test, parts.owner, settings)
-    if case.method == "biases":
-        return pooled.bias_rmse(parts.train, parts.test)
-    return pooled.proximal_rmse(parts.train, parts.test, settings, start_items(len(parts.train.items), settings))
 
 
 def fingerprint_of(ratings: Ratings) -> str:
@@ -147,8 +128,8 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
 
 
-def _claim(folder: Path, study: Study) -> None:
-    """Create the folder, or resume in one that holds the same study."""
+def _check_folder(folder: Path, study: Study) -> None:
+    """Refuse a folder that holds another study, or anything else."""
     path = folder / "study.json"
     if path.exists():
         found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in what older files lack
@@ -157,8 +138,14 @@ def _claim(folder: Path, study: Study) -> None:
         return
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
-    (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
+
+
+def _create(folder: Path, study: Study) -> None:
+    """Make the folder, unless it holds the same study already."""
+    path = folder / "study.json"
+    if not path.exists():
+        (folder / "outcomes").mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
 
 
 def _load(path: Path, key: str) -> Outcome | None:

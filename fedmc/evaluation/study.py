@@ -4,53 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
-from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
 from fedmc.data.builder import Duplicates
 from fedmc.data.readers.databases import without_password
-from fedmc.errors import InputError, require
-from fedmc.privacy import modes
+from fedmc.errors import require
+from fedmc.evaluation import methods
+from fedmc.evaluation.methods import Method
 
 Measure = Literal["objective", "test_rmse", "nonzeros"]
 Axis = Literal["round", "seconds", "megabytes"]
-CENTRAL = {
-    "pooled": "pooled ALS",
-    "pooled-prox": "pooled proximal gradient",
-    "alone": "each client alone",
-    "biases": "biases only",
-}
-FEDMC: dict[str, tuple[str, dict[str, object]]] = {  # the variants of FedMC: a label, and what differs
-    "fedmc": ("fedmc", {}),
-    "fedmc-exact": ("fedmc, update=exact", {"update": "exact"}),
-    "fedmc-paper": ("FedMC-ADMM", {"preset": "paper"}),
-}
-
-
-TAKES = {"fedmc-paper": ("rank", "beta", "inner_steps"), "biases": ("rank",)}  # of the options for all methods
-
-
-def options_for(method: str, given: Mapping[str, object]) -> dict[str, object]:
-    """Those of the given options that a method takes; None stands for an option that is not given."""
-    steps = () if method in FEDMC or method in CENTRAL else ("inner_steps",)
-    names = TAKES.get(method, ("rank", "penalty_users", *steps))
-    return {name: given[name] for name in names if given.get(name) is not None}
-
-
-def federated() -> list[str]:
-    """Every federated method that can be compared: the variants of FedMC, and all algorithms by their names."""
-    elsewhere = {*registry.UPDATES, *(kind.algorithm for kind in modes.BY_MODE.values())}  # by other settings
-    return [*FEDMC, *(name for name in registry.names() if name not in elsewhere)]
-
-
-def label_of(method: str) -> str:
-    """What a method is called in tables and figures."""
-    if method in FEDMC:
-        return FEDMC[method][0]
-    return CENTRAL.get(method) or (registry.find(method).label or method if method in registry.names() else method)
 
 
 @dataclass(frozen=True)
@@ -62,18 +27,15 @@ class Case:
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = [*federated(), *CENTRAL]
-        if self.method not in known:
-            raise InputError(f"unknown method {self.method!r}: choose from {', '.join(known)}")
+        methods.find(self.method)
 
     @property
-    def central(self) -> bool:
-        return self.method in CENTRAL
+    def kind(self) -> Method:
+        return methods.find(self.method)
 
     def settings(self, seed: int, active: int) -> Settings:
         """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
-        variant: dict[str, object] = {"algorithm": self.method} if not self.central else {}
-        options = (FEDMC[self.method][1] if self.method in FEDMC else variant) | self.options
+        options = dict(self.kind.settings) | self.options
         preset = str(options.pop("preset", "fast"))
         return Settings.preset(preset, seed=seed, active=active, **options)
 

@@ -21,7 +21,7 @@ WITHIN = 0.01  # of the pooled RMSE
 class Line(NamedTuple):
     """A method over its seeds."""
 
-    method: str
+    method: str  # its label
     seeds: int
     test_rmse: float  # mean at the end
     spread: float  # standard deviation over seeds
@@ -33,6 +33,10 @@ class Line(NamedTuple):
     seconds_to_1pc: float | None
     seconds: float
     diverged: int
+
+    @property
+    def label(self) -> str:
+        return self.method
 
 
 def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:

@@ -14,79 +14,52 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar
 
 from fedmc.errors import InputError, require, unknown
 from fedmc.privacy.dp.mechanism import check_budget
-
-Mode = Literal["plain", "secagg", "dp", "dp+secagg"]
-MODES: tuple[str, ...] = get_args(Mode)
-MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
-SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
-DP_ROUNDS = 19  # the budget is divided among all rounds, and factors are not found in few: docs/explanation/dp.md
-DEFAULT_ACTIVE = 10
-ROUNDS = 50
-ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
-Setting = str | float | bool
-Word = Setting | tuple[float, float]
-
-
-class Privacy(Protocol):
-    """What the rest of the code may ask a mode."""
-
-    mode: ClassVar[Mode]
-    algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, if there is one
-    default_rounds: ClassVar[int]
-    tasks: ClassVar[frozenset[str]]  # what a node may be asked for
-    everybody_needed: ClassVar[bool]  # a cohort of fewer than all clients protects nobody
-    held_out_allowed: ClassVar[bool]  # held-out ratings depend on other users
-    failures_tell: ClassVar[bool]  # a failure may depend on the ratings: it ends the run at the node, so it tells once
-
-    @property
-    def clips(self) -> bool:
-        """Whether only a part of an update may count, so that the rest must come with the next one."""
-        ...
-
-    def claim(self) -> str:
-        """What a run may claim, in a sentence that is shown before it begins."""
-        ...
-
-    def summary(self) -> str:
-        """What the server sees, in a few words for tables and reports."""
-        ...
-
-    def server_saw(self) -> str:
-        """What the server saw of the clients' updates in a run, as a sentence for its report."""
-        ...
-
-    def settings(self) -> Mapping[str, Setting]:
-        """Defaults of other settings that this mode needs."""
-        ...
-
-    def default_active(self, clients: int) -> int:
-        """Clients a round, where nobody says otherwise."""
-        ...
-
-    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
-        """Refuse a run that this mode cannot protect."""
-        ...
-
-    def words(self) -> dict[str, Word]:
-        """The mode and its numbers, as they are written to files and sent to nodes."""
-        ...
+from fedmc.privacy.protocol import (
+    ALL_TASKS,
+    DEFAULT_ACTIVE,
+    DP_ROUNDS,
+    MIN_COHORT,
+    MODES,
+    ROUNDS,
+    SMALLEST_COHORT,
+    ModeName,
+    Privacy,
+    Setting,
+    Word,
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Plain:
-    """The server sees each client's message; `clip` bounds what one client can do (0 switches it off)."""
+class Mode:
+    """What most modes have in common."""
 
-    clip: float = 0.0
-    mode: ClassVar[Mode] = "plain"
     algorithm: ClassVar[str | None] = None
     default_rounds: ClassVar[int] = ROUNDS
     tasks: ClassVar[frozenset[str]] = ALL_TASKS
     everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = True
+    failures_tell: ClassVar[bool] = True
+
+    @property
+    def clips(self) -> bool:
+        return False
+
+    def settings(self) -> Mapping[str, Setting]:
+        return {}
+
+    def default_active(self, clients: int) -> int:
+        return min(clients, DEFAULT_ACTIVE)
+
+
+@dataclass(frozen=True)
+class Plain(Mode):
+    """The server sees each client's message; `clip` bounds what one client can do (0 switches it off)."""
+
+    clip: float = 0.0
+    mode: ClassVar[ModeName] = "plain"
     failures_tell: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -104,12 +77,6 @@ class Plain:
     def server_saw(self) -> str:
         return "The server saw each client's own updates."
 
-    def settings(self) -> Mapping[str, Setting]:
-        return {}
-
-    def default_active(self, clients: int) -> int:
-        return min(clients, DEFAULT_ACTIVE)
-
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         """Everything goes."""
 
@@ -122,18 +89,11 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class SecAgg:
+class SecAgg(Mode):
     """Secure aggregation: the server sees sums over cohorts of at least `min_cohort` clients."""
 
     min_cohort: int = MIN_COHORT
-    mode: ClassVar[Mode] = "secagg"
-    algorithm: ClassVar[str | None] = None
-    default_rounds: ClassVar[int] = ROUNDS
-    tasks: ClassVar[frozenset[str]] = ALL_TASKS
-    everybody_needed: ClassVar[bool] = False
-    held_out_allowed: ClassVar[bool] = True
-    clips: ClassVar[bool] = False
-    failures_tell: ClassVar[bool] = True
+    mode: ClassVar[ModeName] = "secagg"
 
     def __post_init__(self) -> None:
         check_cohort(self.min_cohort)
@@ -151,12 +111,6 @@ class SecAgg:
     def server_saw(self) -> str:
         return "The updates were masked: the server saw only their sums over cohorts."
 
-    def settings(self) -> Mapping[str, Setting]:
-        return {}
-
-    def default_active(self, clients: int) -> int:
-        return min(clients, DEFAULT_ACTIVE)
-
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         refuse_full(full, self.mode)
         check_cohort_fits(self.min_cohort, clients)
@@ -166,22 +120,19 @@ class SecAgg:
 
 
 @dataclass(frozen=True)
-class DP:
+class DP(Mode):
     """(epsilon, delta)-differential privacy for each user of a client, over `rounds` rounds."""
 
     epsilon: float = 10.0
     delta: float = 1e-6
     rounds: int = DP_ROUNDS  # the budget is divided among them
     rating_range: tuple[float, float] = (1.0, 5.0)  # public: ratings are centred by it
-    mode: ClassVar[Mode] = "dp"
+    mode: ClassVar[ModeName] = "dp"
     algorithm: ClassVar[str | None] = "dp"
     default_rounds: ClassVar[int] = DP_ROUNDS
     tasks: ClassVar[frozenset[str]] = frozenset({"round", "finish"})  # losses and errors would be releases too
-    everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = False
-    failures_tell: ClassVar[bool] = True
     noise_shared: ClassVar[bool] = False  # each client adds all the noise itself
-    clips: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         low, high = self.rating_range
@@ -238,7 +189,7 @@ class DPSecAgg(DP):
     """Differential privacy under secure aggregation: clients share the noise, and the server sees its sum only."""
 
     min_cohort: int = MIN_COHORT
-    mode: ClassVar[Mode] = "dp+secagg"
+    mode: ClassVar[ModeName] = "dp+secagg"
     noise_shared: ClassVar[bool] = True
     everybody_needed: ClassVar[bool] = True  # each adds its share of the noise
 
@@ -288,13 +239,23 @@ def parse(mode: str, words: Mapping[str, object]) -> Privacy:
     return kind(**{name: value for name, value in given.items() if name in taken})  # type: ignore[arg-type]
 
 
+def as_privacy(given: str | Privacy) -> Privacy:
+    """A mode's value, of its name or of itself."""
+    return parse(given, {}) if isinstance(given, str) else given
+
+
+def describe(mode: str) -> str:
+    """What the server sees under a mode, with the mode's name before it; a foreign name stands for itself."""
+    return f"privacy={mode}: {parse(mode, {}).summary()}" if mode in BY_MODE else f"privacy={mode}."
+
+
 def changed(privacy: Privacy, words: Mapping[str, object]) -> Privacy:
     """The mode with these words in place of its own; with another `privacy`, that mode."""
     mode = str(words.get("privacy", privacy.mode))
     return parse(mode, {**privacy.words(), **words})
 
 
-def default_for(organisations: int) -> Mode:
+def default_for(organisations: int) -> ModeName:
     """What a federation of so many organisations uses where nobody says otherwise."""
     return "secagg" if organisations >= SMALLEST_COHORT else "plain"
 

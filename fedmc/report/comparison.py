@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmc.evaluation.methods import CENTRAL
 from fedmc.evaluation.runner import Outcome, load
-from fedmc.evaluation.study import CENTRAL, Study
+from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
 from fedmc.report import html
 from fedmc.report.figures import draw, panels, save
@@ -49,9 +50,9 @@ def write_report(folder: Path) -> Path:
 
 def describe(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -> list[str]:
     """The results in sentences."""
-    methods = {outcome.label: outcome.method for outcome in outcomes}
-    federated = [line for line in lines if methods[line.method] not in CENTRAL and line.diverged < line.seeds]
-    alone = next((line for line in lines if methods[line.method] == "alone"), None)
+    central = {case.label for case in study.cases if case.kind.central is not None}
+    federated = [line for line in lines if line.label not in central and line.diverged < line.seeds]
+    alone = next((line for line in lines if line.label == CENTRAL["alone"].label), None)
     said = []
     runs = len(study.cases) * len(study.seeds)
     if len(outcomes) < runs:

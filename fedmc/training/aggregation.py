@@ -25,7 +25,8 @@ from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, InputError, require
 from fedmc.privacy import clipping, modes
-from fedmc.privacy.modes import DP, DPSecAgg, Plain, Privacy, SecAgg
+from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
+from fedmc.privacy.protocol import Privacy
 from fedmc.privacy.secagg.cohorts import cohort
 from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
 from fedmc.types import Array
@@ -42,6 +43,16 @@ class FixedPointState(NamedTuple):
         return np.asarray(self.inner.U)
 
 
+def taken_apart(state: State) -> tuple[State, Array | None]:
+    """An algorithm's own state, and the contribution in whole steps where there is one: what a store writes."""
+    return (state.inner, state.whole) if isinstance(state, FixedPointState) else (state, None)
+
+
+def put_together(inner: State, whole: Array | None) -> State:
+    """The state again."""
+    return inner if whole is None else cast(State, FixedPointState(inner, whole))
+
+
 class Combined(NamedTuple):
     """The sum of a round, and how much of each client's update counted where that is not all of it."""
 
@@ -53,6 +64,10 @@ class Aggregation(Protocol):
     """What engines ask of an aggregation."""
 
     masked: bool  # a federation must hide each reply from the server
+
+    def needs_session(self, task: str) -> bool:
+        """Whether a node may be asked for this task in a secure-aggregation session only."""
+        ...
 
     def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
         """Whom to ask in round `number`, of the clients that were drawn; `joined` have a part in the sum already."""
@@ -91,6 +106,9 @@ class PlainSum(Aggregation):
     """Floats, added in the order of the client numbers."""
 
     masked = False
+
+    def needs_session(self, task: str) -> bool:
+        return False
 
     def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
         return drawn
@@ -191,6 +209,9 @@ class SecureSum(FixedPointSum):
 
     def __init__(self, min_cohort: int) -> None:
         self.min_cohort = min_cohort
+
+    def needs_session(self, task: str) -> bool:
+        return task != "finish"  # the last V goes to each node, and nothing comes back
 
     def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
         return cohort(drawn, joined, clients, self.min_cohort, number) if drawn else drawn

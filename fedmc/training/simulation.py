@@ -44,8 +44,6 @@ def train(
     budget: Budget | None = None,
     spill: str | Path | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
-    interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train over simulated clients. A run that diverges ends with its last finite model and says so.
 
@@ -61,7 +59,7 @@ def train(
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
     if settings.needs_tuning:
-        trials = choose(federation.shards, settings, budget, on_trial=on_trial)
+        trials = choose(federation.shards, settings, budget)
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
@@ -71,7 +69,7 @@ def train(
         )
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
     try:
-        for round in until(running, stop, interrupted):
+        for round in until(running, stop):
             history.append(round)
             on_round(round)
     except Diverged as error:
@@ -105,7 +103,7 @@ def measure_interval(settings: Settings, clients: int, number: int) -> int:
 
 def warm_up(settings: Settings, ratings_dtype: Any) -> None:
     """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
-    if not isinstance(settings.algorithm, str):
+    if not settings.names_algorithm:
         return  # an algorithm of the user's own sees its own clients only
     chosen = settings.replace(active=3, sampler="uniform", min_cohort=3)
     if chosen.needs_tuning:

@@ -19,6 +19,7 @@ class Stop:
     tolerance: float | None = None  # on both residuals, relative to ||V||; needs full diagnostics
     seconds: float | None = None  # of updates
     patience: int | None = None  # rounds without a better validation RMSE
+    interrupted: Callable[[], bool] = lambda: False  # asked after every round
 
     def __post_init__(self) -> None:
         require(self.rounds >= 0, f"rounds must be at least 0, got {self.rounds}")
@@ -30,8 +31,8 @@ class Stop:
         )
 
 
-def until(rounds: Iterable[Round], stop: Stop, interrupted: Callable[[], bool] = lambda: False) -> Iterator[Round]:
-    """The rounds up to and with the one that meets a rule of `stop`, or after which `interrupted()` holds."""
+def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
+    """The rounds up to and with the one that meets a rule of `stop`."""
     spent, best, best_round = 0.0, np.inf, 0
     for round in rounds:
         yield round
@@ -42,7 +43,7 @@ def until(rounds: Iterable[Round], stop: Stop, interrupted: Callable[[], bool] =
         waited = round.number - best_round if validation is not None else 0
         if (
             round.number >= stop.rounds
-            or interrupted()
+            or stop.interrupted()
             or (stop.seconds is not None and spent >= stop.seconds)
             or (stop.patience is not None and waited >= stop.patience)
             or (stop.tolerance is not None and _settled(round, stop.tolerance))

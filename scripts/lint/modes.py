@@ -26,32 +26,41 @@ WAIVER = re.compile(r"#\s*mode:\s*\S.*$")
 
 # The implementations of the three ideas, as patterns inside the folder.
 ALLOWED = (
-    "algorithms/averaging.py",
+    "algorithms/admm.py",
     "algorithms/curvature.py",
     "algorithms/denoise.py",
+    "algorithms/exact.py",
+    "algorithms/fedavg.py",
+    "algorithms/fedmavg.py",
+    "algorithms/fedmgs.py",
+    "algorithms/leakage.py",
+    "algorithms/presets.py",
     "algorithms/private.py",
+    "algorithms/registry.py",
+    "algorithms/scaffold.py",
     "privacy/modes.py",
-    "privacy/claims.py",
+    "privacy/protocol.py",
     "training/aggregation.py",
-    "training/clipping.py",
     # the same in the tree before
     "baselines/federated.py",
     "curvature.py",
+    "methods.py",
+    "privacy/claims.py",
+    "privacy/clipping.py",
     "privacy/denoise.py",
     "privacy/private.py",
-    "privacy/clipping.py",
 )
 # Values that are modes, by the name of a variable, a parameter, a field or a key.
 CHOICES = {"privacy", "update", "method", "algorithm", "aggregation", "preset", "preset_name", "clip", "mode"}
 # Flags that are made of a mode.
 FLAGS = {
-    "hidden", "private", "secure", "secure_aggregation", "differentially_private", "noised", "clipped",
+    "hidden", "private", "secure", "secure_aggregation", "differentially_private", "noised", "clipped", "masked",
     "uses_secagg", "uses_dp", "is_dp", "is_secagg", "is_plain", "is_private",
 }  # fmt: skip
 # Functions whose answer is a mode.
 MADE = {"make_method", "make_algorithm", "make_aggregation", "make_privacy"}
 # Functions whose answer is a flag: each call asks.
-QUESTIONS = {"only_rated"}
+QUESTIONS = {"only_rated", "is_masked"}
 WORDS = {
     "plain", "secagg", "dp", "dp+secagg", "dp-secagg",
     "linearised", "exact", "curvature", "clipped",

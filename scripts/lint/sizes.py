@@ -18,6 +18,7 @@ ANY = 3.0  # at most, in 1,000 lines
 EXEMPT = ("kernels",)
 COMMANDS = "cli"  # the folder of the commands
 DECORATORS = {"command", "callback"}
+ENTRY = "Entry"  # of a table of commands that are imported on first use
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -25,7 +26,8 @@ def main(folder: str = "fedmc") -> int:
     root = Path(folder)
     files = {path.relative_to(root): path.read_text("utf-8") for path in sorted(root.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in files.items()}
-    commands = {name for path, tree in trees.items() if path.parts[0] == COMMANDS for name in registered(tree)}
+    folder_of_commands = [tree for path, tree in trees.items() if path.parts[0] == COMMANDS]
+    commands = {name for tree in folder_of_commands for name in (*registered(tree), *listed(tree))}
     found: list[str] = []
     for path, text in files.items():
         if path.parts[0] not in EXEMPT:
@@ -70,12 +72,23 @@ def is_command(function: Function) -> bool:
 
 
 def registered(tree: ast.Module) -> Iterator[str]:
-    """Functions that are made commands by `app.command(...)(function)`."""
+    """Functions that `app.command(...)(function)` makes commands, or that `Entry("module:function", ...)` lists."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == ENTRY and node.args:
+            yield ast.literal_eval(node.args[0]).rpartition(":")[2]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Call):
             made = node.func.func
             if isinstance(made, ast.Attribute) and made.attr in DECORATORS:
                 yield from (one.attr if isinstance(one, ast.Attribute) else ast.unparse(one) for one in node.args)
+
+
+def listed(tree: ast.Module) -> Iterator[str]:
+    """Functions that a table names as commands: `Entry("fedmc.cli.train:train", ...)`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Entry" and node.args:
+            target = node.args[0]
+            if isinstance(target, ast.Constant) and isinstance(target.value, str):
+                yield target.value.partition(":")[2]
 
 
 def count_lines(source: str) -> int:

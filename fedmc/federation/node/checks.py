@@ -91,10 +91,10 @@ def check_privacy(terms: Terms, request: Request) -> None:
     """The privacy mode is one that was agreed to, and what it masks is asked for in a secure-aggregation session."""
     broadcast, invitation = request.broadcast, request.invitation
     privacy = broadcast.settings.privacy
-    masked = aggregation_of(privacy).masked and broadcast.task != "finish"
     if privacy.mode not in terms.accepted:  # mode: the organisation's policy names modes
         raise RefusedError("wrong-privacy", f"this organisation accepts {list(terms.accepted)}, not {privacy.mode}")
-    if masked != (invitation is not None) or broadcast.task not in privacy.tasks:
+    secure = aggregation_of(privacy).needs_session(broadcast.task)
+    if secure != (invitation is not None) or broadcast.task not in privacy.tasks:  # mode: as the server must ask
         raise RefusedError("wrong-privacy", f"{broadcast.task} is not asked for this way under {privacy.mode}")
     held_out = terms.shard.test is not None or terms.shard.validation is not None
     if held_out and not privacy.held_out_allowed:
@@ -103,7 +103,7 @@ def check_privacy(terms: Terms, request: Request) -> None:
         )
     if invitation is not None and privacy.everybody_needed and len(invitation.cohort) != broadcast.clients:
         raise RefusedError("not-hidden", "each client adds its share of the noise, so all of them must take part")
-    if masked:
+    if invitation is not None:
         check_member(terms, request)
 
 

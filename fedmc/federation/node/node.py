@@ -43,7 +43,7 @@ from fedmc.federation.wire import (
     to_bytes,
 )
 from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
-from fedmc.privacy.modes import MODES
+from fedmc.privacy.protocol import MODES
 from fedmc.training.aggregation import aggregation_of, flat
 from fedmc.types import Array
 

@@ -37,8 +37,9 @@ class Opened(NamedTuple):
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    masked = any(is_masked(mode) for mode in config.accept)
-    identity = identity_of(config.folder, config.organisation, config.min_cohort) if masked else None
+    identity = None
+    if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity
+        identity = identity_of(config.folder, config.organisation, config.min_cohort)
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = Path(config.source), None

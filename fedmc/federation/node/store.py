@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
-from fedmc.training.aggregation import FixedPointState
+from fedmc.training.aggregation import put_together, taken_apart
 
 WHOLE = "whole numbers"  # beside the fields of the state inside
 EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
@@ -195,11 +195,9 @@ class Store:
 
 def _dump(state: State | None) -> bytes:
     assert state is not None
-    inner = state.inner if isinstance(state, FixedPointState) else state
+    inner, whole = taken_apart(state)
     arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
-    if isinstance(state, FixedPointState):
-        arrays[WHOLE] = state.whole
-    return to_bytes(arrays, {"kind": type(inner).__name__})
+    return to_bytes(arrays if whole is None else arrays | {WHOLE: whole}, {"kind": type(inner).__name__})
 
 
 def _load(content: bytes, algorithm: Algorithm) -> State:
@@ -207,5 +205,4 @@ def _load(content: bytes, algorithm: Algorithm) -> State:
     whole = arrays.pop(WHOLE, None)
     known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
     kind = str(words["kind"])
-    inner = known[EARLIER.get(kind, kind)](**arrays)
-    return inner if whole is None else cast(State, FixedPointState(inner, whole))
+    return put_together(known[EARLIER.get(kind, kind)](**arrays), whole)

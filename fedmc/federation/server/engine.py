@@ -61,7 +61,8 @@ class FederatedEngine:
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered, and who they are."""
         asked, before = sorted(clients), (dict(self.counted), dict(self.factors))
-        ask = ask_securely if aggregation_of(broadcast.settings.privacy).masked else ask_directly
+        masked = aggregation_of(broadcast.settings.privacy).masked
+        ask = ask_securely if masked else ask_directly  # mode: masked replies take a session of several exchanges
         self.asking.received = 0
         total = ask(self.asking, broadcast, asked)
         assert total.clients is not None

@@ -15,14 +15,16 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmc import __version__
 from fedmc.data import catalogue
-from fedmc.data.catalogue import Catalogue
+from fedmc.data.builder import Duplicates
+from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.setup import identities, keys
-from fedmc.privacy.modes import MODES, SMALLEST_COHORT, cohort_for, default_for
+from fedmc.privacy.modes import cohort_for, default_for
+from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
 RESERVED = ("server", "authority")
 AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
@@ -56,8 +58,8 @@ class NodeConfig:
     source: str
     columns: str | None = None
     query: str | None = None
-    duplicates: Any = "refuse"
-    unknown_items: Any = "refuse"
+    duplicates: Duplicates = "refuse"
+    unknown_items: UnknownItems = "refuse"
     test: str | None = None
     seed: int = 0
     accept: tuple[str, ...] = ("secagg",)  # kinds of privacy that the organisation agreed to
@@ -72,14 +74,20 @@ class NodeConfig:
         return _catalogue(self.folder)
 
 
+class Address(NamedTuple):
+    """Where a server is found, and where it listens."""
+
+    host: str  # what nodes call it
+    port: int = 8000
+    bind: str = "0.0.0.0"
+    control_port: int = 8001  # of the SuperLink, on loopback only; 0: any that is free
+
+
 def init(
     folder: Path,
     organisations: Sequence[str],
-    host: str,
+    address: Address,
     *,
-    port: int = 8000,
-    bind: str = "0.0.0.0",
-    control_port: int = 8001,
     days: int = 365,
     items: Path | None = None,
     accept: Sequence[str] | None = None,
@@ -90,8 +98,8 @@ def init(
     """
     names = check_names(organisations)
     agreed = check_accepted(accept if accept is not None else [default_for(len(names))])
-    keys.check_host(host)
-    for number in (port, control_port):
+    host, port = keys.check_host(address.host), address.port
+    for number in (port, address.control_port):
         require(0 <= number < 65536, f"a port is a number below 65536, got {number}")
     require(1 <= days < AUTHORITY_DAYS, f"days must be from 1 to {AUTHORITY_DAYS - 1}, got {days}")
     require(not folder.exists() or not any(folder.iterdir()), f"{folder} exists and is not empty: choose a new folder")
@@ -103,7 +111,7 @@ def init(
     keys.write_private(folder / "authority" / "ca.key", keys.private_pem(authority.key))
     write_certificate(folder / "server", authority, [host], days)
     said = {"host": host, "port": str(port), "version": __version__}
-    _write_server(folder / "server", names, host, port, bind, control_port, said)
+    _write_server(folder / "server", names, address, said)
     for name in names:
         private, public = keys.make_node_keys()
         keys.write_private(folder / name / "node.key", private)
@@ -204,14 +212,12 @@ def _catalogue(folder: Path) -> Catalogue:
     return catalogue.load(path)
 
 
-def _write_server(
-    folder: Path, names: list[str], host: str, port: int, bind: str, control_port: int, said: dict[str, str]
-) -> None:
+def _write_server(folder: Path, names: list[str], address: Address, said: dict[str, str]) -> None:
     (folder / "nodes").mkdir()
     (folder / "runs").mkdir()
     listed = ", ".join(f'"{name}"' for name in names)
-    text = f'organisations = [{listed}]\nhost = "{host}"\nport = {port}\nbind = "{bind}"\n'
-    text += f"control_port = {control_port}  # Flower's own interface, on loopback only\n"
+    text = f'organisations = [{listed}]\nhost = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
+    text += f"control_port = {address.control_port}  # Flower's own interface, on loopback only\n"
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)
     _fill("fedmc-server.service", folder / "fedmc-server.service", said)

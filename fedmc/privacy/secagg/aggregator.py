@@ -19,7 +19,7 @@ from fedmc.privacy.secagg.session import (
     confirmed,
     pair,
     self_key,
-)
+)  # fmt: skip
 from fedmc.types import Array
 
 T = TypeVar("T")

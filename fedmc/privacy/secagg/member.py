@@ -20,7 +20,7 @@ from fedmc.privacy.secagg.session import (
     pair,
     self_key,
     threshold_of,
-)
+)  # fmt: skip
 from fedmc.types import Array
 
 

@@ -1,0 +1,62 @@
+"""What the rest of the code may ask a privacy mode. The modes themselves are in `modes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Protocol, get_args
+
+ModeName = Literal["plain", "secagg", "dp", "dp+secagg"]
+MODES: tuple[str, ...] = get_args(ModeName)
+MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
+SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
+DP_ROUNDS = 19  # the budget is divided among all rounds, and factors are not found in few: docs/explanation/dp.md
+DEFAULT_ACTIVE = 10
+ROUNDS = 50
+ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
+Setting = str | float | bool
+Word = Setting | tuple[float, float]
+
+
+class Privacy(Protocol):
+    """What the rest of the code may ask a mode."""
+
+    mode: ClassVar[ModeName]
+    algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, if there is one
+    default_rounds: ClassVar[int]
+    tasks: ClassVar[frozenset[str]]  # what a node may be asked for
+    everybody_needed: ClassVar[bool]  # a cohort of fewer than all clients protects nobody
+    held_out_allowed: ClassVar[bool]  # held-out ratings depend on other users
+    failures_tell: ClassVar[bool]  # a failure may depend on the ratings: it ends the run at the node, so it tells once
+
+    @property
+    def clips(self) -> bool:
+        """Whether only a part of an update may count, so that the rest must come with the next one."""
+        ...
+
+    def claim(self) -> str:
+        """What a run may claim, in a sentence that is shown before it begins."""
+        ...
+
+    def summary(self) -> str:
+        """What the server sees, in a few words for tables and reports."""
+        ...
+
+    def server_saw(self) -> str:
+        """What the server saw of the clients' updates in a run, as a sentence for its report."""
+        ...
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Defaults of other settings that this mode needs."""
+        ...
+
+    def default_active(self, clients: int) -> int:
+        """Clients a round, where nobody says otherwise."""
+        ...
+
+    def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
+        """Refuse a run that this mode cannot protect."""
+        ...
+
+    def words(self) -> dict[str, Word]:
+        """The mode and its numbers, as they are written to files and sent to nodes."""
+        ...
