@@ -342,7 +342,7 @@ def test_the_commands(tmp_path):
     fedmc("data", "synth", "--users", 60, "--items", 30, "--ratings", 500, "--out", "b.parquet", cwd=tmp_path)
     said = fedmc("data", "synth", "--like", "ml-1m", "--out", "big", cwd=tmp_path)
     assert "1,000,209 ratings" in said
-    assert f"an RMSE below {synthetic.like('ml-1m').noise_floor:.4f}" in said
+    assert f"{synthetic.like('ml-1m').noise_floor:.4f} (RMSE)" in said
     assert len(list((tmp_path / "big").glob("*.shard"))) == 100
     assert "20 items" in fedmc("catalogue", "make", "a.csv", "--out", "a.json", cwd=tmp_path)
     fedmc("catalogue", "make", "b.parquet", "--out", "b.json", cwd=tmp_path)
