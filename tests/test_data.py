@@ -351,7 +351,7 @@ def test_the_commands(tmp_path):
     assert "outside of the catalogue" in fedmc("catalogue", "check", "a.json", "b.parquet", cwd=tmp_path, code=2)
     fedmc("prepare", "a.csv", "--catalogue", "all.json", "--out", "one", cwd=tmp_path)
     assert prepared.open_prepared(tmp_path / "one").shards[0].by_user.shape == (60, 30)
-    assert "unknown_items=drop" in fedmc(
+    assert "--unknown-items drop" in fedmc(
         "prepare", "b.parquet", "--catalogue", "a.json", "--out", "x", cwd=tmp_path, code=2
     )
     said = fedmc("prepare", "b.parquet", "--catalogue", "a.json", "--unknown-items", "drop", "--out", "x", cwd=tmp_path)
