@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.algorithms.users import users_at
@@ -163,9 +162,8 @@ def section_gains() -> None:
             shards = make_shards(train, owners(ratings, seed), "float64", test)
             history, engine = federated(shards, settings, (100,))
             last = history[-1]
-            cast = Broadcast("measure", 100, len(shards), settings, last.V, last.beta, last.scaling)
             for shard, state in zip(shards, engine.states, strict=True):
-                U = users_at(shard, state, cast)
+                U = users_at(shard, state, last.broadcast)
                 together = squared_error(Problem(shard.test, Square(), last.scaling), last.V, U)
                 alone = als(shard, *settings.penalties(1), settings.width, seed=seed).squared_error(shard.test)
                 lines.append((shard.client, shard.by_user.nnz, shard.test.nnz, together, alone))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -21,12 +22,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedmc.algorithms.client import respond
 from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.federation.node.secagg_member import SecAggMember
+from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
+from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import (
     Stage,
     from_adverts,
@@ -38,8 +41,7 @@ from fedmc.federation.secagg_messages import (
 )
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
-from fedmc.training import local
-from fedmc.training.fixed_point import respond_in_words
+from fedmc.training.aggregation import FixedPointSum, flat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 
@@ -49,14 +51,14 @@ CLIENTS = 10
 def overhead() -> None:
     ratings = synthetic.make_ratings(synthetic.like("ml-10m"))
     shards = make_shards(ratings, assign_users(len(ratings.users), CLIENTS, 0), "float64")
-    settings = Settings.preset("fast", rank=10, active=CLIENTS, normalise="none")
+    settings = Settings.preset("fast", rank=10, active=CLIENTS, normalise="none", privacy="secagg")
     first = Broadcast("round", 1, CLIENTS, settings, start_items(len(ratings.items), settings))
     plain = [respond(shard, None, first)[0] for shard in shards]
-    counted = [respond_in_words(shard, None, first)[0] for shard in shards]
-    cast = first._replace(round=2, V=first.V * 1.01)
+    counted = [FixedPointSum().reply(shard, None, first)[0] for shard in shards]
+    broadcast = first._replace(round=2, V=first.V * 1.01)
     for name in ("warm-up", "measured"):  # the first time compiles
-        ours = [_plainly(shard, state, cast) for shard, state in zip(shards, plain, strict=True)]
-        theirs = _hidden(shards, counted, cast)
+        ours = [_plainly(shard, state, broadcast) for shard, state in zip(shards, plain, strict=True)]
+        theirs = _hidden(shards, counted, broadcast)
         if name == "measured":
             bytes_plain, bytes_hidden = (int(np.mean([one[1] for one in each])) for each in (ours, theirs))
             cpu_plain, cpu_hidden = (np.median([one[0] for one in each]) for each in (ours, theirs))
@@ -76,45 +78,53 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - began, found
 
 
-def _plainly(shard: Any, state: Any, cast: Broadcast) -> tuple[float, int]:
+def _plainly(shard: Any, state: Any, broadcast: Broadcast) -> tuple[float, int]:
     def work() -> bytes:
-        _, sums = respond(shard, state, cast)
-        return to_bytes(*encode_reply(Reply("run", shard.client, cast.round, cast.task, OK, sums)))
+        _, sums = respond(shard, state, broadcast)
+        return to_bytes(*encode_reply(Reply("run", shard.client, broadcast.round, broadcast.task, OK, sums)))
 
     seconds, content = _timed(work)
     return seconds, len(content)
 
 
-def _hidden(shards: Any, states: Any, cast: Broadcast) -> list[tuple[float, int, float]]:
-    """(all CPU, bytes, CPU of the protocol) of each client, through real seats."""
+def _hidden(shards: Any, states: Any, broadcast: Broadcast) -> list[tuple[float, int, float]]:
+    """(all CPU, bytes, CPU of the protocol) of each client, through real members."""
+    with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder, Store(folder) as store:
+        return _session(shards, states, broadcast, store)
+
+
+def _session(shards: Any, states: Any, broadcast: Broadcast, store: Store) -> list[tuple[float, int, float]]:
     keys = [Ed25519PrivateKey.generate() for _ in shards]
     pinned = {k: key.public_key() for k, key in enumerate(keys)}
     invitation = Invitation("token", tuple(range(CLIENTS)), CLIENTS)
-    work, spent = {}, np.zeros((CLIENTS, 2))
+    work: dict[int, Any] = {}
+    spent = np.zeros((CLIENTS, 2))
     sizes = np.zeros(CLIENTS, int)
     for k, shard in enumerate(shards):
-        spent[k, 0], (_, work[k]) = _timed(lambda shard=shard, k=k: respond_in_words(shard, states[k], cast))
-    seats: dict[int, SecAggMember] = {}
+        spent[k, 0], work[k] = _timed(lambda shard=shard, k=k: _reply(shard, states[k], broadcast))
+    members: dict[int, SecAggMember] = {}
     for k, key in enumerate(keys):
-        request = Request("run", k, cast, 1, "", invitation=invitation)
+        request = Request("run", k, broadcast, 1, "", invitation=invitation)
         made = Identity(k, key, pinned, CLIENTS)
-        seconds, seats[k] = _timed(
-            lambda made=made, request=request, k=k: SecAggMember(made, request, work[k], False, lambda x: None, lambda x: None)
+        seconds, members[k] = _timed(
+            lambda made=made, request=request, reply=work[k]: SecAggMember(
+                made, request, reply, False, OnceAmong(store, reply)
+            )
         )
         spent[k, 1] += seconds
-        sizes[k] += len(seats[k].advert)
+        sizes[k] += len(members[k].advert)
 
     def ask(stage: str, arrays: dict[int, Any]) -> dict[int, Any]:
         found = {}
         for k, part in arrays.items():
-            seconds, content = _timed(lambda k=k, part=part: seats[k].answer(Stage("token", k, stage, part)))
+            seconds, content = _timed(lambda k=k, part=part: members[k].answer(Stage("token", k, stage, part)))
             spent[k, 1] += seconds
             sizes[k] += len(content)
             found[k] = read_stage(content).arrays
         return found
 
     everyone = tuple(range(CLIENTS))
-    adverts = [to_adverts(read_stage(seats[k].advert).arrays)[0] for k in everyone]
+    adverts = [to_adverts(read_stage(members[k].advert).arrays)[0] for k in everyone]
     sealed = {
         k: to_table(arrays, 148) for k, arrays in ask("share", dict.fromkeys(everyone, from_adverts(adverts))).items()
     }
@@ -123,6 +133,11 @@ def _hidden(shards: Any, states: Any, cast: Broadcast) -> list[tuple[float, int,
     proof = from_table({k: arrays["signature"].tobytes() for k, arrays in signed.items()}, 64)
     ask("reveal", dict.fromkeys(everyone, proof))
     return [(float(spent[k].sum()), int(sizes[k]), float(spent[k, 1])) for k in everyone]
+
+
+def _reply(shard: Any, state: Any, broadcast: Broadcast) -> Any:
+    """A client's reply as the vector that is masked."""
+    return flat(FixedPointSum().reply(shard, state, broadcast)[1], schema_of(broadcast, len(broadcast.V)))
 
 
 def clip() -> None:
@@ -142,22 +157,22 @@ def clip() -> None:
 
 def _rmse(shards: Any, settings: Settings, times: int = 1, number: int = 20) -> float:
     """Test RMSE after so many rounds in which client 7 sends its changes `times` too large."""
-    honest = local.respond_in_words
+    honest = FixedPointSum.reply
 
-    def turn(shard: Any, state: Any, cast: Broadcast) -> Any:
-        after, words = honest(shard, state, cast)
-        if shard.client == 7 and cast.task == "round":
-            words[:-1] *= times
-        return after, words
+    def reply(self: FixedPointSum, shard: Any, state: Any, broadcast: Broadcast) -> Any:
+        after, sums = honest(self, shard, state, broadcast)
+        if shard.client == 7 and broadcast.task == "round":
+            sums.parts["S"] = sums["S"] * times
+        return after, sums
 
-    local.respond_in_words = turn
+    FixedPointSum.reply = reply  # type: ignore[method-assign]
     try:
         *_, last = islice(rounds(LocalEngine(shards), settings, measure_every=number), number + 1)
     except ValueError as error:
         print(f"  ({error})")
         return float("nan")
     finally:
-        local.respond_in_words = honest
+        FixedPointSum.reply = honest  # type: ignore[method-assign]
     assert last.diagnostics.test_rmse is not None
     return last.diagnostics.test_rmse
 

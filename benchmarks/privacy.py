@@ -31,12 +31,19 @@ from fedmc.data.partition import Shard, assign_users, make_shards, narrow
 from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random
 from fedmc.evaluation.pooled import bias_rmse
+from fedmc.privacy.modes import DP, DPSecAgg
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 
 CLIENTS, DELTA = 10, 1e-5
 EPSILONS = (1.0, 3.0, 10.0, math.inf)
 TRIES, DRAWS = 2, 5  # of the noise: when choosing, and for the figure
+
+
+class BiasesOnly(Private):
+    """Item biases, no factors."""
+
+    factors = False
 
 
 class Choice(NamedTuple):
@@ -68,9 +75,11 @@ def shards(choosing: bool) -> list[Shard]:
 
 
 def rmse(shards: list[Shard], choice: Choice, epsilon: float, hidden: bool) -> float:
-    method = Private(epsilon, DELTA, choice.rounds, hidden=hidden, factors=choice.factors)
+    privacy = (DPSecAgg if hidden else DP)(epsilon, DELTA, choice.rounds)
+    algorithm = Private() if choice.factors else BiasesOnly()
     penalties = {"penalty_users": f"l2:{choice.penalty}", "penalty_items": "none"}
-    settings = Settings.preset("fast", rank=choice.rank, method=method, active=CLIENTS, **penalties)
+    chosen = {"rank": choice.rank, "privacy": privacy, "algorithm": algorithm, "active": CLIENTS}
+    settings = Settings.preset("fast", **chosen, **penalties)
     running = rounds(LocalEngine(shards), settings, measure_every=choice.rounds)
     (last,) = itertools.islice(running, choice.rounds, choice.rounds + 1)
     assert last.diagnostics.test_rmse is not None

@@ -20,7 +20,7 @@ from fedmc.data.splits import at_random
 from fedmc.kernels import solves
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from fedmc.training.simulation import rhythm, warm_up
+from fedmc.training.simulation import measure_interval, warm_up
 
 
 def section_growth() -> None:
@@ -81,7 +81,7 @@ def section_bytes() -> None:
         rated = sum(len(shards[k].rated) for k in last.participants)
         one_each = rated * settings.width * 8
         print(
-            f"{preset}, update {settings.update}, rank {rank}: {last.bytes_up / 1e6:.2f} MB up and "
+            f"{preset}, algorithm {settings.algorithm}, rank {rank}: {last.bytes_up / 1e6:.2f} MB up and "
             f"{last.bytes_down / 1e6:.2f} MB down a round; one number for each factor of each rated item would be "
             f"{one_each / 1e6:.2f} MB: {last.bytes_up / one_each:.1f} times that up"
         )
@@ -134,7 +134,7 @@ def section_diagnostics() -> None:
         for preset, rank in (("paper", 5), ("fast", 10)):
             settings = settings_of(preset, rank, active=active)
             warm_up(settings, "float64")
-            every = rhythm(settings, clients, number)
+            every = measure_interval(settings, clients, number)
             began = time.perf_counter()
             run = rounds(LocalEngine(shards), settings, measure_every=every, last=number)
             updates = sum(round.seconds for round in itertools.islice(run, number + 1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs/deploy.md as a new user would follow it, on "machines" that are network namespaces with addresses of their own.
+# docs/how-to/deploy.md as a new user would follow it, on "machines" that are network namespaces with addresses of their own.
 #
 #   sudo scripts/three-machines.sh [FOLDER]        needs iproute2 and a `fedmc` with the extra `flower` on PATH
 #

@@ -66,8 +66,8 @@ def test_the_sum_is_what_the_clients_know_to_be_counted():
     engine = LocalEngine(make_shards(planted(), np.arange(40) % CLIENTS, "float64"))
     for _ in islice(rounds(engine, SETTINGS.replace(clip=1.0), on_checkpoint=states.append), 30):
         pass
-    whole = sum(state.whole for state in engine.states)
-    assert (whole * 2.0**-SUM_BITS == states[-1].server.S).all()
+    whole, S = sum(state.whole for state in engine.states), states[-1].server.S
+    assert (whole.reshape(S.shape) * 2.0**-SUM_BITS == S).all()
 
 
 def test_an_honest_federation_ends_where_it_would_have():

@@ -122,7 +122,7 @@ def test_clients_by_mapping_array_and_column():
         ({"penalty_users": 3}, "needs the methods value and prox"),
         ({"penalty_items": "group-l2:1"}, "beta='auto' needs a separable penalty"),
         ({"inner_steps": 0}, "inner_steps must be at least 1"),
-        ({"dtype": "float16"}, "float32 or float64"),
+        ({"dtype": "float16"}, "unknown dtype 'float16': choose one of float32, float64"),
         ({"update": "both"}, "unknown update"),
         ({"update": "curvature", "loss": "huber:1"}, "needs the square loss, got huber"),
         ({"update": "curvature", "beta": 1.0}, "beta has no meaning with update='curvature'"),
@@ -245,20 +245,21 @@ def test_any_object_with_value_and_prox_is_a_penalty():
 
 def test_bytes_are_counted():
     fitted = FedMC(**(SMALL | {"preset": "paper", "active": 2})).fit(planted())
-    size = 15 * 3 * 8
-    assert {(r.bytes_down, r.bytes_up) for r in fitted.history_[1:]} == {(2 * size, 2 * size)}
-    assert fitted.history_[0].bytes_up == 4 * size
+    size, beta, measures = 15 * 3 * 8, 8, 4 * (15 * 3 * 8 + 8)  # single numbers that come up are not counted
+    assert {(r.bytes_down, r.bytes_up) for r in fitted.history_[1:]} == {(2 * (size + beta), 2 * size)}
+    assert (fitted.history_[0].bytes_down, fitted.history_[0].bytes_up) == (4 * (size + beta), 4 * size)
+    assert {r.bytes_measured for r in fitted.history_ if r.diagnostics.objective is not None} == {measures}
 
 
 def test_the_server_does_not_grow_with_the_clients():
-    from fedmc.training.rounds import start_up
+    from fedmc.training.rounds import Traffic, start_up
     from tests.conftest import local_engine
 
     sizes = set()
     for clients in (2, 40):
         engine = local_engine(planted(), clients)
-        cast, state, *_ = start_up(engine, FedMC(3, preset="paper", active=1).settings(clients), (0,))
-        sizes.add(sum(np.asarray(part).nbytes for part in (*state, cast.V, cast.beta)))
+        broadcast, server = start_up(Traffic(engine), FedMC(3, preset="paper", active=1).settings(clients), (0,))
+        sizes.add(sum(np.asarray(part).nbytes for part in server) + broadcast.nbytes)
     assert len(sizes) == 1
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.algorithms import registry
 from fedmc.algorithms.settings import Settings
 from fedmc.federation.server import checkpoint
-from tests.world import NODES, KilledError, World, local
+from tests.world import NODES, RUN, KilledError, World, local
 
 ALGORITHMS = [name for name in registry.names() if name != "dp"]  # whose noise is never drawn twice: test_private_runs
 MODES = {
@@ -60,7 +60,7 @@ def check_same(found, expected):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_bits_as_the_simulation(algorithm, mode, tmp_path):
     settings = settings_of(algorithm, mode)
-    engine, expected = local(settings, ROUNDS)
+    expected = local(settings, ROUNDS)[1]
     world = World(tmp_path)
     check_same(world.finish(settings, ROUNDS), expected)
     world.close()
@@ -70,28 +70,22 @@ def test_the_same_bits_as_the_simulation(algorithm, mode, tmp_path):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_bits_after_nodes_and_the_server_were_killed(algorithm, mode, tmp_path):
     settings = settings_of(algorithm, mode).replace(active=NODES)
-    expected = local(settings, ROUNDS)[1]
+    engine, expected = local(settings, ROUNDS)
     world = UnluckyWorld(tmp_path, NODES)
     check_same(world.finish(settings, ROUNDS), expected)
+    check_states(world, engine.states, settings.make_algorithm())
     assert world.left == ([KILLS[1]] if mode == "plain" else [])
     world.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_committed_states_are_the_simulations(algorithm, mode, tmp_path):
-    """What a node remembers of a run is what a simulated client would."""
-    settings = settings_of(algorithm, mode).replace(active=NODES)
-    engine, _ = local(settings, ROUNDS)
-    world = World(tmp_path, quorum=NODES)
-    world.finish(settings, ROUNDS)
-    for client, expected in enumerate(engine.states):
-        found = world.stores[client].get("a-run", "pending", settings.make_algorithm())
+def check_states(world, states, algorithm):
+    """What nodes keep on disk is what simulated clients remember."""
+    for client, expected in enumerate(states):
+        found = world.stores[client].get(RUN, "committed", algorithm)
         assert found.round == ROUNDS
         assert type(found.state) is type(expected)
         for one, other in zip(flattened(found.state), flattened(expected), strict=True):
             assert one.tobytes() == other.tobytes()
-    world.close()
 
 
 def flattened(state):

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from fedmc.errors import InputError
-from fedmc.evaluation import runner, tables
+from fedmc.evaluation import methods, runner, tables
+from fedmc.evaluation.methods import CENTRAL
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
 from fedmc.evaluation.runner import Outcome
-from fedmc.evaluation.study import CENTRAL, Case, Figure, Panel, Study, federated
+from fedmc.evaluation.study import Case, Figure, Panel, Study
 from fedmc.report import comparison, figures
 from tests.command import fedmc
 from tests.conftest import planted
@@ -43,9 +44,9 @@ def study(source, methods=("fedmc", "fedmavg", "pooled", "alone"), **changes):
 
 
 def test_every_method_runs_under_one_plan(table, tmp_path):
-    plan = study(table, (*federated(), *CENTRAL), seeds=(1,))
+    plan = study(table, methods.names(), seeds=(1,))
     lines = tables.write(plan, runner.run(plan, tmp_path / "out"), tmp_path / "out")
-    assert [line.method for line in lines] == [*federated(), *CENTRAL]
+    assert [line.method for line in lines] == methods.names()
     by_name = {line.method: line for line in lines}
     assert by_name["pooled"].gap == 0
     assert by_name["fedmc"].test_rmse < by_name["alone"].test_rmse
@@ -140,7 +141,7 @@ def test_a_plan_survives_its_file(table):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_papers_experiments_have_their_curves(name):
     plan = EXPERIMENTS[name]("demo", 5, 0.3)
-    settings = {case.label: case.settings(1, 10) for case in plan.cases if not case.central}
+    settings = {case.label: case.settings(1, 10) for case in plan.cases if case.kind.central is None}
     labels = set(settings)
     assert (plan.clients, plan.active, plan.rounds) == (100, 10, 100)
     if name == "convergence":

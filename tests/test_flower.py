@@ -22,11 +22,13 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 
+from fedmc.algorithms import registry
 from fedmc.federation.setup import keys, layout
 from fedmc.model import load
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
+ALGORITHMS = [name for name in registry.names() if name != "dp"]  # whose noise no simulation can repeat
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them
 # Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them.
@@ -52,6 +54,17 @@ def test_a_federation_ends_with_the_simulations_bits(all_up, privacy):
     said = all_up.fedmc("node", "recommend", all_up.folder / "north", model_user(all_up, "north"), "--n", 2)
     assert said.returncode == 0, said.stderr
     assert len(said.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_ends_with_the_simulations_bits(all_up, algorithm, privacy):
+    option = "--update" if algorithm in registry.UPDATES else "--method"
+    run = f"{algorithm}-{privacy}"
+    done = all_up.train(run, 2, option, algorithm, "--measure-every", 2, privacy=privacy, timeout=240)
+    assert done.returncode == 0, done.stderr + all_up.log("server")
+    assert all_up.run(run).plan().settings.make_algorithm().name == algorithm
+    all_up.check_bits(run)
 
 
 def model_user(loopback, name):
@@ -292,7 +305,7 @@ def test_the_demo_in_one_command(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
 def test_three_machines(tmp_path):
-    """docs/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
+    """docs/how-to/deploy.md as a new user would follow it, in network namespaces with addresses of their own."""
     script = Path(__file__).parents[1] / "scripts" / "three-machines.sh"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

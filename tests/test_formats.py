@@ -1,4 +1,4 @@
-"""Every format that fedmc reads, from small fixtures that are true to it; docs/data.md lists them."""
+"""Every format that fedmc reads, from small fixtures that are true to it; docs/reference/formats.md lists them."""
 
 from __future__ import annotations
 

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedmc
-from fedmc.cli import app
 from fedmc.data.partition import Federation
 from fedmc.data.prepared import open_prepared, verify
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
 from scripts.compare_with_previous import compare
+from tests.command import fedmc as run_command
 
 WRITTEN = Path(__file__).parent / "fixtures" / "previous"
 MODELS = sorted(path.stem for path in (WRITTEN / "models").glob("*.npz"))
@@ -36,9 +35,9 @@ def copied(tmp_path):
 
 
 def command(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    done = run_command(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def tolerance(name):
@@ -119,11 +118,11 @@ def test_a_federations_run_folder_opens(kind, expected, copied):
     assert plan.settings == fedmc.Settings.preset(**given(kind))
     assert folder.status()["state"] == "finished"
     assert [line["number"] for line in folder.history()] == list(range(number + 1))
-    saved = checkpoint.load(folder.path / "server.npz")
+    saved = checkpoint.load(folder.path / "server.npz").checkpoint
     assert saved.number == number
-    assert saved.cast.settings == plan.settings
-    assert saved.cast.V.tobytes() == expected[f"federations/{kind}/V"].tobytes()
-    assert np.asarray(saved.state.S).tobytes() == expected[f"federations/{kind}/S"].tobytes()
+    assert saved.broadcast.settings == plan.settings
+    assert saved.broadcast.V.tobytes() == expected[f"federations/{kind}/V"].tobytes()
+    assert np.asarray(saved.server.S).tobytes() == expected[f"federations/{kind}/S"].tobytes()
 
 
 def given(kind):

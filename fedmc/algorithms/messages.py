@@ -146,8 +146,7 @@ class Sums:
     def of(cls, **parts: ArrayLike | Sparse) -> Sums:
         """One client's reply; sparse parts stay as they are until they are added up."""
         arrays = {name: value if isinstance(value, Sparse) else np.asarray(value) for name, value in parts.items()}
-        sent = sum(value.nbytes for value in arrays.values() if isinstance(value, Sparse) or value.ndim)
-        return cls(arrays, sent)
+        return cls(arrays, sum(value.nbytes for value in arrays.values()))
 
     def __getitem__(self, name: str) -> Array:
         """A part of a sum, or a dense part of a reply."""

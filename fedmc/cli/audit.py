@@ -13,7 +13,7 @@ from fedmc.audit import audit as attacks
 from fedmc.audit.results import Finding, summary
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
-from fedmc.cli.parsing import parse_beta, parse_dp, parse_names
+from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import check_memory, set_active, warm_up
 from fedmc.data.partition import Shard
@@ -31,34 +31,19 @@ def audit(
         str, Option(help="Privacy mode: plain, secagg, dp or dp+secagg; several separated by commas.")
     ] = "plain",
     rank: options.Rank = 10,
-    clients: options.Clients = 10,
     active: options.Active = None,
     rounds: Annotated[int, Option(help="Number of communication rounds that the server observes.")] = 10,
     targets: Annotated[int, Option(help="Number of clients to attack, of those in the first round.")] = 10,
     min_cohort: options.MinCohort = 10,
-    epsilon: options.Epsilon = 10.0,
-    delta: options.Delta = 1e-6,
-    ratings: options.RatingRange = "1,5",
-    preset: options.Preset = "fast",
     penalty_users: options.PenaltyUsers = None,
-    penalty_items: options.PenaltyItems = None,
-    beta: options.Beta = None,
-    inner_steps: options.InnerSteps = None,
-    method: options.Method = None,
-    loss: options.Loss = None,
     update: options.Update = None,
-    sampler: options.Sampler = None,
-    normalise: options.Normalise = None,
-    dtype: options.Dtype = "float64",
     test: Annotated[str, Option(help="Ratings to hold out as in `train`; they are not attacked.")] = "0",
-    partition: options.Partition = "uniform",
-    catalogue: options.Catalogue = None,
-    query: options.Query = None,
-    columns: options.Columns = None,
-    duplicates: options.Duplicates = "refuse",
-    seed: options.Seed = 0,
     out: Annotated[Path | None, Option(help="Folder for audit.json and audit.html; may be a run folder.")] = None,
     as_json: options.AsJson = False,
+    *,
+    solver: Solver,
+    budget: Budget,
+    table: Table,
 ) -> None:
     """Attack the messages that these settings would send, and report what a curious server finds out.
 
@@ -66,19 +51,17 @@ def audit(
     that you intend to train with.
     """
     plan = Plan(
-        source, parse_names(columns), query, duplicates, catalogue, split=test, partition=partition, clients=clients,
-        seed=seed,
+        source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
+        clients=table.clients, seed=solver.seed,
     )  # fmt: skip
     made = [
         Settings.preset(
-            preset, rank=rank, active=active, method=method, beta=parse_beta(beta), loss=loss,
-            penalty_users=penalty_users, penalty_items=penalty_items, inner_steps=inner_steps, update=update,
-            sampler=sampler, normalise=normalise, dtype=dtype, seed=seed, privacy=mode, min_cohort=min_cohort,
-            **parse_dp(epsilon, delta, ratings, max(rounds, 2)),
+            solver.preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=mode,
+            min_cohort=min_cohort, **solver.settings(), **budget.settings(max(rounds, 2)),
         )
         for mode in privacy.split(",")
     ]  # fmt: skip
-    federation = federation_of(plan, dtype)
+    federation = federation_of(plan, solver.dtype)
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)
@@ -87,7 +70,7 @@ def audit(
         _print_findings(mode, findings)
     about = {"source": without_password(source), "clients": len(federation.shards), "rounds": rounds}
     record: AuditRecord = {
-        "settings": about | {"partition": partition} | made[0].to_dict() | {"privacy": privacy},
+        "settings": about | {"partition": table.partition} | made[0].to_dict() | {"privacy": privacy},
         "modes": {mode: [one.record() for one in findings] for mode, findings in found.items()},
     }
     if out is not None:

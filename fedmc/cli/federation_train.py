@@ -14,7 +14,7 @@ from fedmc.algorithms.presets import usual_update
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
-from fedmc.cli.parsing import parse_beta, parse_dp
+from fedmc.cli.groups import Budget, Solver
 from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.server.running import RunFolder, RunPlan
@@ -44,7 +44,6 @@ def train(
     server: Server = Path(),
     rank: options.Rank = 10,
     rounds: options.Rounds = 20,
-    preset: options.Preset = "fast",
     update: Annotated[
         options.UpdateName | None,
         Option(
@@ -53,13 +52,6 @@ def train(
         ),
     ] = None,
     penalty_users: options.PenaltyUsers = None,
-    penalty_items: options.PenaltyItems = None,
-    beta: options.Beta = None,
-    inner_steps: options.InnerSteps = None,
-    method: options.Method = None,
-    loss: options.Loss = None,
-    sampler: options.Sampler = None,
-    normalise: options.Normalise = None,
     active: Annotated[
         int | None, Option(help="Number of organisations sampled in each round.", show_default="all")
     ] = None,
@@ -77,26 +69,22 @@ def train(
             show_default="all, but at most 10",
         ),
     ] = None,
-    epsilon: options.Epsilon = 10.0,
-    delta: options.Delta = 1e-6,
-    ratings: options.RatingRange = "1,5",
     clip: options.Clip = 0.0,
-    dtype: options.Dtype = "float64",
-    seed: options.Seed = 0,
     run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
     detach: Detach = False,
     as_json: options.AsJson = False,
+    *,
+    solver: Solver,
+    budget: Budget,
 ) -> None:
     """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
-    update = usual_update(update, preset, everybody=active in (None, p))
+    update = usual_update(update, solver.preset, everybody=active in (None, p))
     settings = Settings.preset(
-        preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        penalty_items=penalty_items, beta=parse_beta(beta), inner_steps=inner_steps, method=method, loss=loss,
-        sampler=sampler, normalise=normalise, dtype=dtype, seed=seed, privacy=privacy, clip=clip,
-        min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
-        **parse_dp(epsilon, delta, ratings, rounds),
+        solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
+        privacy=privacy, clip=clip, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
+        **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
     start_run(config, folder, detach, as_json)

@@ -14,6 +14,7 @@ import typer
 import typer.core
 from typer.models import ArgumentInfo
 
+from fedmc.cli.groups import expanded
 from fedmc.errors import FedmcError, InputError
 
 typer.core.HAS_RICH = False  # otherwise Typer escapes the brackets in help for rich, which does not print it
@@ -81,7 +82,7 @@ def resolve(target: str) -> Callable[..., object]:
 def load(entry: Entry, name: str) -> click.Command:
     """Import the command's module and make a Click command of its function."""
     try:
-        function = resolve(entry.target)
+        function = expanded(resolve(entry.target))
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:

@@ -11,8 +11,8 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
+from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.lazy import resolve
-from fedmc.cli.parsing import parse_beta, parse_dp, parse_names
 from fedmc.cli.runs import RunFolder, Staged, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, trials_bar, warm_up
 from fedmc.data.partition import Federation
@@ -47,37 +47,21 @@ class Job(NamedTuple):
 def train(
     source: options.Source,
     rank: options.Rank = 10,
-    clients: options.Clients = 10,
     active: options.Active = None,
     rounds: Annotated[
         int | None,
         Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {DP_ROUNDS} with dp"),
     ] = None,
-    preset: options.Preset = "fast",
     penalty_users: options.TunedPenaltyUsers = None,
-    penalty_items: options.PenaltyItems = None,
-    beta: options.Beta = None,
-    inner_steps: options.InnerSteps = None,
-    method: options.Method = None,
-    loss: options.Loss = None,
     update: options.Update = None,
-    sampler: options.Sampler = None,
-    normalise: options.Normalise = None,
     privacy: options.Privacy = "plain",
     min_cohort: options.MinCohort = 10,
-    epsilon: options.Epsilon = 10.0,
-    delta: options.Delta = 1e-6,
-    ratings: options.RatingRange = "1,5",
     clip: options.Clip = 0.0,
-    dtype: options.Dtype = "float64",
     test: options.Test = "0.2",
     validation: Annotated[
         str, Option(help="Ratings to hold out of the rest for --patience; written like --test.")
     ] = "0",
-    partition: options.Partition = "uniform",
-    catalogue: options.Catalogue = None,
     unknown_items: options.UnknownItems = "refuse",
-    query: options.Query = None,
     patience: Annotated[
         int | None, Option(help="Stop after this many rounds without a better validation RMSE.")
     ] = None,
@@ -92,13 +76,14 @@ def train(
         int | None, Option(help="Measure every so many rounds.", show_default="as often as costs little")
     ] = None,
     spill: Annotated[Path | None, Option(help="Keep the clients' states in this folder instead of in memory.")] = None,
-    columns: options.Columns = None,
-    duplicates: options.Duplicates = "refuse",
-    seed: options.Seed = 0,
     out: Annotated[Path | None, Option(help="Run folder to create.", show_default="runs/TIME")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
     report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False,
     as_json: options.AsJson = False,
+    *,
+    solver: Solver,
+    budget: Budget,
+    table: Table,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
 
@@ -108,14 +93,12 @@ def train(
         rounds = modes.parse(privacy, {}).default_rounds
     folder = RunFolder(out, overwrite)
     plan = Plan(
-        source, parse_names(columns), query, duplicates, catalogue, unknown_items, test, validation, partition,
-        clients, seed,
+        source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
+        table.partition, table.clients, solver.seed,
     )  # fmt: skip
     settings = Settings.preset(
-        preset, rank=rank, active=active, method=method, beta=parse_beta(beta), loss=loss, penalty_users=penalty_users,
-        penalty_items=penalty_items, inner_steps=inner_steps, update=update, sampler=sampler, normalise=normalise,
-        dtype=dtype, seed=seed, privacy=privacy, min_cohort=min_cohort, clip=clip,
-        **parse_dp(epsilon, delta, ratings, rounds),
+        solver.preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=privacy,
+        min_cohort=min_cohort, clip=clip, **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
@@ -124,9 +107,14 @@ def train(
     federation, settings = _open(plan, settings, active, rounds, spill is not None)
     p = len(federation.shards)
     about: dict[str, str | int] = {"source": without_password(source), "clients": p, "rounds": rounds}
-    about |= {"partition": partition, "test": test, "validation": validation}
+    about |= {"partition": table.partition, "test": test, "validation": validation}
     run, interrupted = _train(Job(federation, settings, stop, about, measure_every, diagnostics, spill, report), folder)
-    summary = simulation.summary(run.history) | {"clients": p, "rank": rank, "preset": preset, "out": str(folder.path)}
+    summary = simulation.summary(run.history) | {
+        "clients": p,
+        "rank": rank,
+        "preset": solver.preset,
+        "out": str(folder.path),
+    }
     if interrupted or run.diverged is not None:
         summary["stopped"] = "interrupted" if run.diverged is None else "diverged"
     print_summary(summary, folder.path)

@@ -10,7 +10,8 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_table
-from fedmc.cli.parsing import parse_integers, parse_names
+from fedmc.cli.groups import Table
+from fedmc.cli.parsing import parse_integers
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import set_active, trials_bar, warm_up
 from fedmc.data import splits
@@ -29,16 +30,12 @@ def tune(
         int | None, Option(help="Communication rounds of each trial.", show_default="four passes over the clients")
     ] = None,
     validation: Annotated[str, Option(help="Share of each client's ratings to validate on.")] = "0.1",
-    clients: options.Clients = 10,
     active: options.Active = None,
-    partition: options.Partition = "uniform",
     test: options.Test = "0.2",
-    catalogue: options.Catalogue = None,
-    query: options.Query = None,
-    columns: options.Columns = None,
-    duplicates: options.Duplicates = "refuse",
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
+    *,
+    table: Table,
 ) -> None:
     """Choose rank and penalty by the error on ratings that the clients hold out. Test ratings play no part.
 
@@ -47,8 +44,8 @@ def tune(
     chosen_ranks = sorted(set(parse_integers(ranks, "--ranks")))
     budget = tuning.Budget(trials, rounds, splits.parse_share(validation))
     plan = Plan(
-        source, parse_names(columns), query, duplicates, catalogue, split=test, partition=partition, clients=clients,
-        seed=seed,
+        source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
+        clients=table.clients, seed=seed,
     )  # fmt: skip
     settings = Settings.preset("fast", rank=max(chosen_ranks), active=active, penalty_users="auto", seed=seed)
     federation = federation_of(plan, settings.dtype)

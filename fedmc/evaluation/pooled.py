@@ -107,7 +107,7 @@ def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) 
 def bias_rmse(train: Ratings, test: Ratings, weight: float = 4.0) -> float:
     """Test RMSE of mean + user bias + item bias: user row [1, b_user], item row [b_item, 1].
 
-    The weight is about the best on validation ratings of four data sets (docs/algorithm.md).
+    The weight is about the best on validation ratings of four data sets (docs/explanation/algorithm.md).
     """
     shard = _whole(train, test, "float64")
     return _rmse([(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)])

@@ -13,7 +13,7 @@ import numpy as np
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError
-from fedmc.federation.wire import OK, Request, Words, from_bytes, to_bytes
+from fedmc.federation.wire import OK, Header, Request, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.session import Advert, Revealed, Session
 from fedmc.types import Array
@@ -45,13 +45,13 @@ def session_of(request: Request, items: int) -> Session:
 
 
 def encode_stage(stage: Stage) -> bytes:
-    words: Words = {"token": stage.token, "client": stage.client, "stage": stage.stage, "status": stage.status}
-    return to_bytes(stage.arrays, words)
+    header: Header = {"token": stage.token, "client": stage.client, "stage": stage.stage, "status": stage.status}
+    return to_bytes(stage.arrays, header)
 
 
-def decode_stage(arrays: Arrays, words: Words) -> Stage:
+def decode_stage(arrays: Arrays, header: Header) -> Stage:
     try:
-        return Stage(str(words["token"]), int(words["client"]), str(words["stage"]), arrays, str(words["status"]))
+        return Stage(str(header["token"]), int(header["client"]), str(header["stage"]), arrays, str(header["status"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"not a stage of this protocol: {error}") from None
 

@@ -1,4 +1,4 @@
-"""What travels between server and nodes: named arrays, and words and numbers that JSON can hold.
+"""What travels between server and nodes: named arrays, and a header of what JSON can hold.
 
 A request carries what a Broadcast does, who is meant, and which of the node's rounds the server has counted. A reply
 carries a status word and, where that is "ok", one client's Sums. Nothing else: no error text ever leaves a node.
@@ -24,7 +24,8 @@ from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
 Arrays = dict[str, Array]
-Words = dict[str, Any]  # what JSON can hold
+Header = dict[str, Any]  # what JSON can hold
+HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
 OK = "ok"
 STATUS = {
@@ -40,7 +41,6 @@ STATUS = {
     "no-session": "the node was restarted within a session of secure aggregation",
     "not-hidden": "the node would not be hidden by this session: its own log says why",
     "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
-    "busy": "another process of this organisation is at work on the same state",
     "diverged": "the node's numbers are not finite: raise the penalties or beta",
     "failed": "the node could not do its work: its own log says why",
 }
@@ -79,8 +79,8 @@ class Request(NamedTuple):
         return self.hash(client=None, counted=None, factor=None, invitation=None)
 
     def hash(self, **without: None) -> str:
-        arrays, words = encode(self)
-        return digest(words | without, arrays).hex()
+        arrays, header = encode(self)
+        return digest(header | without, arrays).hex()
 
 
 class Reply(NamedTuple):
@@ -97,7 +97,7 @@ def hash_of(settings: Settings) -> str:
 
 
 def portable(settings: Settings) -> None:
-    """Refuse settings that cannot be written as words: a penalty, loss, sampler or algorithm given as an object."""
+    """Refuse settings that cannot be written in words: a penalty, loss, sampler or algorithm given as an object."""
     try:
         same = Settings.from_dict(settings.to_dict()).to_dict() == settings.to_dict()
     except InputError:
@@ -109,35 +109,35 @@ def portable(settings: Settings) -> None:
         )
 
 
-def encode(request: Request) -> tuple[Arrays, Words]:
-    """Arrays and words of a request."""
+def encode(request: Request) -> tuple[Arrays, Header]:
+    """Arrays and header of a request."""
     broadcast = request.broadcast
     arrays = {"V": broadcast.V} | {SHARED + name: array for name, array in broadcast.shared.arrays.items()}
-    words: Words = {
+    header: Header = {
         "run": request.run, "client": request.client, "counted": request.counted, "catalogue": request.catalogue,
         "version": request.version, "task": broadcast.task, "round": broadcast.round, "clients": broadcast.clients,
         "settings": broadcast.settings.to_dict(), "settings_hash": hash_of(broadcast.settings), "full": broadcast.full,
         "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
         "factor": float(request.factor).hex(), "invitation": request.invitation,
     }  # fmt: skip
-    return arrays, words
+    return arrays, header
 
 
-def decode(arrays: Arrays, words: Words) -> Request:
+def decode(arrays: Arrays, header: Header) -> Request:
     """The request; settings that do not match their hash are refused."""
     try:
-        settings = Settings.from_dict(words["settings"])
-        if words["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
+        settings = Settings.from_dict(header["settings"])
+        if header["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
             raise DataError("the settings do not match their hash")
-        scaling = Scaling(float.fromhex(words["mean"]), float.fromhex(words["scale"]))
+        scaling = Scaling(float.fromhex(header["mean"]), float.fromhex(header["scale"]))
         shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
         broadcast = Broadcast(
-            words["task"], int(words["round"]), int(words["clients"]), settings,
-            np.ascontiguousarray(arrays["V"], settings.dtype), scaling, Shared(shared), bool(words["full"]),
+            header["task"], int(header["round"]), int(header["clients"]), settings,
+            np.ascontiguousarray(arrays["V"], settings.dtype), scaling, Shared(shared), bool(header["full"]),
         )  # fmt: skip
         return Request(
-            str(words["run"]), int(words["client"]), broadcast, int(words["counted"]), words["catalogue"],
-            words["version"], float.fromhex(words["factor"]), _invitation(words["invitation"]),
+            str(header["run"]), int(header["client"]), broadcast, int(header["counted"]), header["catalogue"],
+            header["version"], float.fromhex(header["factor"]), _invitation(header["invitation"]),
         )  # fmt: skip
     except UnknownNameError:
         raise
@@ -145,15 +145,15 @@ def decode(arrays: Arrays, words: Words) -> Request:
         raise DataError(f"not a request of this protocol: {error}") from None
 
 
-def _invitation(words: Sequence[Any] | None) -> Invitation | None:
-    if words is None:
+def _invitation(header: Sequence[Any] | None) -> Invitation | None:
+    if header is None:
         return None
-    token, cohort, threshold = words
+    token, cohort, threshold = header
     return Invitation(str(token), tuple(int(member) for member in cohort), int(threshold))
 
 
-def encode_reply(reply: Reply) -> tuple[Arrays, Words]:
-    words: Words = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
+def encode_reply(reply: Reply) -> tuple[Arrays, Header]:
+    header: Header = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
     arrays: dict[str, Array] = {}
     heights = {}
     for name, part in ({} if reply.sums is None else reply.sums.parts).items():
@@ -162,33 +162,38 @@ def encode_reply(reply: Reply) -> tuple[Arrays, Words]:
             heights[name] = part.height
         else:
             arrays[name] = np.asarray(part)
-    return arrays, words | {"heights": heights}
+    return arrays, header | {"heights": heights}
 
 
-def decode_reply(arrays: Arrays, words: Words) -> Reply:
+def decode_reply(arrays: Arrays, header: Header) -> Reply:
     try:
-        heights = words["heights"]
+        heights = header["heights"]
         parts: dict[str, Value] = {name: part for name, part in arrays.items() if "/" not in name}
         for name, height in heights.items():
             parts[name] = Rows(arrays[f"{name}/rows"], arrays[f"{name}/values"], int(height))
-        sums = Sums.of(**parts) if words["status"] == OK else None
+        sums = Sums.of(**parts) if header["status"] == OK else None
         return Reply(
-            str(words["run"]), int(words["client"]), int(words["round"]), str(words["task"]), str(words["status"]), sums
+            str(header["run"]),
+            int(header["client"]),
+            int(header["round"]),
+            str(header["task"]),
+            str(header["status"]),
+            sums,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"not a reply of this protocol: {error}") from None
 
 
-def to_bytes(arrays: Mapping[str, Array], words: Words) -> bytes:
+def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
     """One file of both; the same content gives the same bytes."""
     file = io.BytesIO()
-    text = np.frombuffer(json.dumps(words, sort_keys=True).encode(), np.uint8)
-    content = {"words.json": text} | {name: arrays[name] for name in sorted(arrays)}
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
+    content = {HEADER: text} | {name: arrays[name] for name in sorted(arrays)}
     np.savez(file, **content)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def from_bytes(content: bytes) -> tuple[Arrays, Words]:
+def from_bytes(content: bytes) -> tuple[Arrays, Header]:
     """Back again; anything else is refused, and nothing in it is run."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
@@ -196,10 +201,11 @@ def from_bytes(content: bytes) -> tuple[Arrays, Words]:
         if any(part.compress_type for part in inside) or sum(part.file_size for part in inside) > len(content):
             raise DataError("not a message of this protocol: it would grow when opened")
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files if name != "words.json"}
-            words = json.loads(found["words.json"].tobytes())
+            place = HEADER if HEADER in found.files else EARLIER_HEADER
+            arrays = {name: found[name] for name in found.files if name != place}
+            header = json.loads(found[place].tobytes())
     except (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"not a message of this protocol: {error}") from None
-    if not isinstance(words, dict):
+    if not isinstance(header, dict):
         raise DataError("not a message of this protocol")
-    return arrays, words
+    return arrays, header

@@ -42,6 +42,8 @@ class Mode:
     everybody_needed: ClassVar[bool] = False
     held_out_allowed: ClassVar[bool] = True
     failures_tell: ClassVar[bool] = True
+    sees: ClassVar[str] = ""  # what the server sees, for tables
+    saw: ClassVar[str] = ""  # what it saw of the updates, for a run's report
 
     @property
     def clips(self) -> bool:
@@ -53,6 +55,12 @@ class Mode:
     def default_active(self, clients: int) -> int:
         return min(clients, DEFAULT_ACTIVE)
 
+    def summary(self) -> str:
+        return self.sees
+
+    def server_saw(self) -> str:
+        return self.saw
+
 
 @dataclass(frozen=True)
 class Plain(Mode):
@@ -60,6 +68,8 @@ class Plain(Mode):
 
     clip: float = 0.0
     mode: ClassVar[ModeName] = "plain"
+    sees: ClassVar[str] = "nothing is hidden, the server sees the message of every client."
+    saw: ClassVar[str] = "The server saw each client's own updates."
     failures_tell: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -70,12 +80,6 @@ class Plain(Mode):
             "privacy plain: ratings and user factors stay with each client, but the server sees each client's "
             "messages and can tell from them which items were rated. Nothing is claimed"
         )
-
-    def summary(self) -> str:
-        return "nothing is hidden, the server sees the message of every client."
-
-    def server_saw(self) -> str:
-        return "The server saw each client's own updates."
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         """Everything goes."""
@@ -94,6 +98,8 @@ class SecAgg(Mode):
 
     min_cohort: int = MIN_COHORT
     mode: ClassVar[ModeName] = "secagg"
+    sees: ClassVar[str] = "the server sees masked uploads and the sums of cohorts, never a client's own message."
+    saw: ClassVar[str] = "The updates were masked: the server saw only their sums over cohorts."
 
     def __post_init__(self) -> None:
         check_cohort(self.min_cohort)
@@ -104,12 +110,6 @@ class SecAgg(Mode):
             "thirds of whom must take part to the end, and no client's own message. What the sums and the model say "
             "about all clients together is not hidden"
         )
-
-    def summary(self) -> str:
-        return "the server sees masked uploads and the sums of cohorts, never a client's own message."
-
-    def server_saw(self) -> str:
-        return "The updates were masked: the server saw only their sums over cohorts."
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         refuse_full(full, self.mode)
@@ -128,6 +128,10 @@ class DP(Mode):
     rounds: int = DP_ROUNDS  # the budget is divided among them
     rating_range: tuple[float, float] = (1.0, 5.0)  # public: ratings are centred by it
     mode: ClassVar[ModeName] = "dp"
+    sees: ClassVar[str] = "what leaves a client is noised for each of its users, within the epsilon that was set."
+    saw: ClassVar[str] = (
+        "Each client added noise to its updates for differential privacy; the server saw each client's noisy ones."
+    )
     algorithm: ClassVar[str | None] = "dp"
     default_rounds: ClassVar[int] = DP_ROUNDS
     tasks: ClassVar[frozenset[str]] = frozenset({"round", "finish"})  # losses and errors would be releases too
@@ -149,14 +153,6 @@ class DP(Mode):
         return (
             f"privacy {self.mode}: what leaves a client is (epsilon {self.epsilon:g}, delta {self.delta:g})-"
             f"differentially private for each of its users, over {self.rounds} rounds; {noise}"
-        )
-
-    def summary(self) -> str:
-        return "what leaves a client is noised for each of its users, within the epsilon that was set."
-
-    def server_saw(self) -> str:
-        return (
-            "Each client added noise to its updates for differential privacy; the server saw each client's noisy ones."
         )
 
     def settings(self) -> Mapping[str, Setting]:
@@ -188,20 +184,16 @@ class DP(Mode):
 class DPSecAgg(DP):
     """Differential privacy under secure aggregation: clients share the noise, and the server sees its sum only."""
 
-    min_cohort: int = MIN_COHORT
     mode: ClassVar[ModeName] = "dp+secagg"
     noise_shared: ClassVar[bool] = True
     everybody_needed: ClassVar[bool] = True  # each adds its share of the noise
+    sees: ClassVar[str] = "the server sees masked uploads and noised sums; the noise is shared among the clients."
+    saw: ClassVar[str] = "The updates were masked and noisy: the server saw only noisy sums over cohorts."
+    min_cohort: int = MIN_COHORT
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_cohort(self.min_cohort)
-
-    def summary(self) -> str:
-        return "the server sees masked uploads and noised sums; the noise is shared among the clients."
-
-    def server_saw(self) -> str:
-        return "The updates were masked and noisy: the server saw only noisy sums over cohorts."
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         super().check_run(clients, active, rounds, full)

@@ -49,8 +49,8 @@ def taken_apart(state: State) -> tuple[State, Array | None]:
 
 
 def put_together(inner: State, whole: Array | None) -> State:
-    """The state again."""
-    return inner if whole is None else cast(State, FixedPointState(inner, whole))
+    """The state again; earlier versions stored the contribution in the shape of the sum."""
+    return inner if whole is None else cast(State, FixedPointState(inner, whole.ravel()))
 
 
 class Combined(NamedTuple):

@@ -27,7 +27,7 @@ def main(folder: str = "fedmc") -> int:
     files = {path.relative_to(root): path.read_text("utf-8") for path in sorted(root.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in files.items()}
     folder_of_commands = [tree for path, tree in trees.items() if path.parts[0] == COMMANDS]
-    commands = {name for tree in folder_of_commands for name in (*registered(tree), *listed(tree))}
+    commands = {name for tree in folder_of_commands for name in registered(tree)}
     found: list[str] = []
     for path, text in files.items():
         if path.parts[0] not in EXEMPT:
@@ -80,15 +80,6 @@ def registered(tree: ast.Module) -> Iterator[str]:
             made = node.func.func
             if isinstance(made, ast.Attribute) and made.attr in DECORATORS:
                 yield from (one.attr if isinstance(one, ast.Attribute) else ast.unparse(one) for one in node.args)
-
-
-def listed(tree: ast.Module) -> Iterator[str]:
-    """Functions that a table names as commands: `Entry("fedmc.cli.train:train", ...)`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Entry" and node.args:
-            target = node.args[0]
-            if isinstance(target, ast.Constant) and isinstance(target.value, str):
-                yield target.value.partition(":")[2]
 
 
 def count_lines(source: str) -> int:

@@ -34,9 +34,9 @@ from fedmc.federation.wire import (
     NEVER,
     OK,
     Arrays,
+    Header,
     Reply,
     Request,
-    Words,
     decode,
     encode_reply,
     from_bytes,
@@ -76,18 +76,18 @@ class Node:
 
     def answer_bytes(self, content: bytes) -> bytes:
         """As `answer`, of a request's bytes; bytes that are none get a status."""
-        words: Words = {}
+        header: Header = {}
         try:
-            arrays, words = from_bytes(content)
-            if "stage" in words:
-                return self._answer_stage(arrays, words)
-            if words.get("version") != __version__:
-                raise RefusedError("wrong-version", f"version {words.get('version')}, this is {__version__}")
-            request = decode(arrays, words)
+            arrays, header = from_bytes(content)
+            if "stage" in header:
+                return self._answer_stage(arrays, header)
+            if header.get("version") != __version__:
+                raise RefusedError("wrong-version", f"version {header.get('version')}, this is {__version__}")
+            request = decode(arrays, header)
         except RefusedError as refused:
-            return _refusal(refused.status, words, refused.reason)
+            return _refusal(refused.status, header, refused.reason)
         except UnknownNameError as error:
-            return _refusal("missing-plugin", words, str(error))
+            return _refusal("missing-plugin", header, str(error))
         except DataError as error:
             return _refusal("wrong-settings", {}, str(error))
         return self.answer(request)
@@ -173,8 +173,8 @@ class Node:
             self.store.hold(request.run, Entry(broadcast.round, state, request.key, content))
         return np.frombuffer(content, np.int64), before is None and stateful
 
-    def _answer_stage(self, arrays: Arrays, words: Words) -> bytes:
-        stage = decode_stage(arrays, words)
+    def _answer_stage(self, arrays: Arrays, header: Header) -> bytes:
+        stage = decode_stage(arrays, header)
         member, status = self._member, "no-session"
         if member is not None and (member.token, member.number) == (stage.token, stage.client):
             try:
@@ -246,11 +246,11 @@ class Node:
         return self.shard
 
 
-def _refusal(status: str, words: Words, reason: str) -> bytes:
+def _refusal(status: str, header: Header, reason: str) -> bytes:
     """The answer to a message that could not be read as a request."""
     log.warning("refused a message (%s): %s", status, reason)
     try:
-        reply = Reply(str(words["run"]), int(words["client"]), int(words["round"]), str(words["task"]), status)
+        reply = Reply(str(header["run"]), int(header["client"]), int(header["round"]), str(header["task"]), status)
     except (KeyError, TypeError, ValueError):
         reply = Reply("", NEVER, NEVER, "", status)
     return to_bytes(*encode_reply(reply))

@@ -136,16 +136,16 @@ class Store:
         with self._transaction():
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
-    def revealed(self, words: str) -> tuple[int, ...] | None:
-        """Among whom words (by their hash) were once in a sum that may have been seen, in whatever run."""
+    def revealed(self, reply: str) -> tuple[int, ...] | None:
+        """The members of a sum that this reply (by its hash) was in and that may have been seen, in whatever run."""
         with self._errors():
-            row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (words,)).fetchone()
+            row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (reply,)).fetchone()
         return None if row is None else tuple(int(member) for member in row[0].split())
 
-    def reveal(self, words: str, survivors: tuple[int, ...]) -> None:
+    def reveal(self, reply: str, survivors: tuple[int, ...]) -> None:
         with self._transaction():
             listed = " ".join(map(str, survivors))
-            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?)", (words, listed))
+            self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?)", (reply, listed))
 
     def ended(self, run: str) -> str | None:
         """The status that a run ended with here, for good."""
@@ -201,8 +201,8 @@ def _dump(state: State | None) -> bytes:
 
 
 def _load(content: bytes, algorithm: Algorithm) -> State:
-    arrays, words = from_bytes(content)
+    arrays, header = from_bytes(content)
     whole = arrays.pop(WHOLE, None)
     known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
-    kind = str(words["kind"])
+    kind = str(header["kind"])
     return put_together(known[EARLIER.get(kind, kind)](**arrays), whole)

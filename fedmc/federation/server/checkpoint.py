@@ -12,7 +12,7 @@ import numpy as np
 from fedmc.algorithms.state import ServerState
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError
-from fedmc.federation.wire import SHARED, Arrays, Request, Words, decode, encode, from_bytes, to_bytes
+from fedmc.federation.wire import SHARED, Arrays, Header, Request, decode, encode, from_bytes, to_bytes
 from fedmc.training.rounds import Checkpoint
 
 FORMAT = 2
@@ -32,36 +32,36 @@ class SavedRun(NamedTuple):
 def save(path: Path, found: SavedRun) -> None:
     """The file appears whole or not at all."""
     number, broadcast, server, start_objective = found.checkpoint
-    arrays, words = encode(Request(found.run, 0, broadcast, -1, found.catalogue))
+    arrays, header = encode(Request(found.run, 0, broadcast, -1, found.catalogue))
     arrays |= {"state_V": server.V} | ({} if server.S is None else {"S": np.asarray(server.S)})
-    more: Words = {
+    more: Header = {
         "format": FORMAT, "number": number, "seen": server.seen, "opening": start_objective,
         "counts": {str(client): number for client, number in found.counted.items()},
         "factors": {str(client): float(factor).hex() for client, factor in found.factors.items()},
     }  # fmt: skip
-    write_whole(path, to_bytes(arrays, words | more))
+    write_whole(path, to_bytes(arrays, header | more))
 
 
 def load(path: Path) -> SavedRun:
     """Also reads what the version before wrote (format 1)."""
     try:
-        arrays, words = from_bytes(path.read_bytes())
-        if words.get("format") not in (1, FORMAT):
-            raise DataError(f"it has format {words.get('format')}, this fedmc reads up to {FORMAT}")
-        return _read(arrays, words)
+        arrays, header = from_bytes(path.read_bytes())
+        if header.get("format") not in (1, FORMAT):
+            raise DataError(f"it has format {header.get('format')}, this fedmc reads up to {FORMAT}")
+        return _read(arrays, header)
     except FileNotFoundError:
         raise DataError(f"there is no checkpoint {path}") from None
     except (DataError, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
-def _read(arrays: Arrays, words: Words) -> SavedRun:
-    if words["format"] == 1:
-        words["settings_hash"] = None
+def _read(arrays: Arrays, header: Header) -> SavedRun:
+    if header["format"] == 1:
+        header["settings_hash"] = None
         arrays |= {SHARED + name: arrays.pop(name) for name in ("beta", "memory") if name in arrays}
-    request = decode(arrays, words)
-    counted = {int(client): int(number) for client, number in words["counts"].items()}
-    factors = {int(client): float.fromhex(factor) for client, factor in words["factors"].items()}
-    server = ServerState(arrays.get("S"), np.ascontiguousarray(arrays["state_V"]), int(words["seen"]))
-    checkpoint = Checkpoint(int(words["number"]), request.broadcast, server, words["opening"])
+    request = decode(arrays, header)
+    counted = {int(client): int(number) for client, number in header["counts"].items()}
+    factors = {int(client): float.fromhex(factor) for client, factor in header["factors"].items()}
+    server = ServerState(arrays.get("S"), np.ascontiguousarray(arrays["state_V"]), int(header["seen"]))
+    checkpoint = Checkpoint(int(header["number"]), request.broadcast, server, header["opening"])
     return SavedRun(request.run, checkpoint, counted, request.catalogue, factors)

@@ -10,16 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedmc.errors import DataError
 from fedmc.privacy.secagg import crypto
-from fedmc.privacy.secagg.session import (
-    AbortedError,
-    Advert,
-    Revealed,
-    Session,
-    commitment_to,
-    confirmed,
-    pair,
-    self_key,
-)  # fmt: skip
+from fedmc.privacy.secagg.derived import commitment_to, confirmed, pair, self_key
+from fedmc.privacy.secagg.session import AbortedError, Advert, Revealed, Session
 from fedmc.types import Array
 
 T = TypeVar("T")

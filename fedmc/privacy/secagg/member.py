@@ -9,18 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedmc.errors import DataError
 from fedmc.privacy.secagg import crypto
+from fedmc.privacy.secagg.derived import commitment_to, confirmed, pair, self_key
 from fedmc.privacy.secagg.serial import serialise
-from fedmc.privacy.secagg.session import (
-    AbortedError,
-    Advert,
-    Revealed,
-    Session,
-    commitment_to,
-    confirmed,
-    pair,
-    self_key,
-    threshold_of,
-)  # fmt: skip
+from fedmc.privacy.secagg.session import AbortedError, Advert, Revealed, Session, threshold_of
 from fedmc.types import Array
 
 

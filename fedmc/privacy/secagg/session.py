@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.errors import FedmcError
-from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.serial import digest, serialise
 
 
@@ -69,23 +68,3 @@ class Revealed(NamedTuple):
     member: int
     of_survivors: dict[int, bytes]  # shares of b
     of_lost: dict[int, bytes]  # shares of mask keys
-
-
-def self_key(b: bytes, session: Session) -> bytes:
-    """Of the mask that hides a member's words even if all its pairs are known."""
-    return crypto.derive(b, serialise("self", session.label))
-
-
-def pair(private: bytes, own: int, peer: int, public: bytes, session: Session) -> tuple[bytes, int]:
-    """The key of a pair's mask, and its sign: plus at the smaller number, minus at the larger, so that it goes out."""
-    low, high = sorted((own, peer))
-    key = crypto.agree(private, public, serialise("mask", session.label, low, high))
-    return key, 1 if own == low else -1
-
-
-def commitment_to(b: bytes) -> bytes:
-    return digest("commitment", b)
-
-
-def confirmed(session: Session, survivors: tuple[int, ...]) -> bytes:
-    return serialise("survivors", session.label, survivors)

@@ -1,0 +1,94 @@
+"""Groups of options that several commands have: a command takes a group as one parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import get_type_hints
+
+from fedmc.cli import options
+from fedmc.cli.parsing import DPSettings, parse_beta, parse_dp, parse_names
+
+
+@dataclass(frozen=True)
+class Group:
+    """Inherit from this class, as a dataclass whose fields are annotated like parameters of a command."""
+
+
+@dataclass(frozen=True)
+class Solver(Group):
+    """How the problem is posed and solved."""
+
+    preset: options.Preset = "fast"
+    penalty_items: options.PenaltyItems = None
+    beta: options.Beta = None
+    inner_steps: options.InnerSteps = None
+    method: options.Method = None
+    loss: options.Loss = None
+    sampler: options.Sampler = None
+    normalise: options.Normalise = None
+    dtype: options.Dtype = "float64"
+    seed: options.Seed = 0
+
+    def settings(self) -> dict[str, object]:
+        """As `Settings.preset` takes them, besides the preset's name."""
+        given: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "preset"}
+        return given | {"beta": parse_beta(self.beta)}
+
+
+@dataclass(frozen=True)
+class Budget(Group):
+    """Differential privacy; other modes leave it out."""
+
+    epsilon: options.Epsilon = 10.0
+    delta: options.Delta = 1e-6
+    ratings: options.RatingRange = "1,5"
+
+    def settings(self, rounds: int) -> DPSettings:
+        return parse_dp(self.epsilon, self.delta, self.ratings, rounds)
+
+
+@dataclass(frozen=True)
+class Table(Group):
+    """How a source is read, and whose users are whose."""
+
+    clients: options.Clients = 10
+    partition: options.Partition = "uniform"
+    catalogue: options.Catalogue = None
+    query: options.Query = None
+    columns: options.Columns = None
+    duplicates: options.Duplicates = "refuse"
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return parse_names(self.columns)
+
+
+def expanded(function: Callable[..., object]) -> Callable[..., object]:
+    """The function with each option of its groups as a parameter of its own, which is what Typer reads."""
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)}
+    parameters: list[Parameter] = []
+    for one in signature(function).parameters.values():
+        if one.name in groups:
+            parameters += _of_group(groups[one.name])
+        else:
+            parameters.append(one.replace(annotation=hints[one.name], kind=Parameter.KEYWORD_ONLY))
+
+    @wraps(function)
+    def command(**given: object) -> object:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        return function(**given)
+
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def _of_group(group: type[Group]) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = Parameter.KEYWORD_ONLY
+    return [Parameter(one.name, kind, default=one.default, annotation=hints[one.name]) for one in fields(group)]

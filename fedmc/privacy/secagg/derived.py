@@ -1,0 +1,27 @@
+"""Keys that are derived for one session, and what members sign and commit to in it."""
+
+from __future__ import annotations
+
+from fedmc.privacy.secagg import crypto
+from fedmc.privacy.secagg.serial import digest, serialise
+from fedmc.privacy.secagg.session import Session
+
+
+def self_key(b: bytes, session: Session) -> bytes:
+    """Of the mask that hides a member's words even if all its pairs are known."""
+    return crypto.derive(b, serialise("self", session.label))
+
+
+def pair(private: bytes, own: int, peer: int, public: bytes, session: Session) -> tuple[bytes, int]:
+    """The key of a pair's mask, and its sign: plus at the smaller number, minus at the larger, so that it goes out."""
+    low, high = sorted((own, peer))
+    key = crypto.agree(private, public, serialise("mask", session.label, low, high))
+    return key, 1 if own == low else -1
+
+
+def commitment_to(b: bytes) -> bytes:
+    return digest("commitment", b)
+
+
+def confirmed(session: Session, survivors: tuple[int, ...]) -> bytes:
+    return serialise("survivors", session.label, survivors)
