@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +19,8 @@ from fedmc.data.ratings import Ratings
 from fedmc.data.synthetic import Recipe, make_ratings
 from fedmc.errors import InputError
 from fedmc.report.run import write_report
+from tests import command
 
-FEDMC = str(Path(sys.executable).parent / "fedmc")
 KINDS = {
     "paper": ("paper", {}),
     "exact": ("fast", {"update": "exact"}),
@@ -252,7 +249,7 @@ def test_the_words_follow_the_numbers():
 
 
 def run(*arguments, cwd):
-    done = subprocess.run([FEDMC, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = command.fedmc(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

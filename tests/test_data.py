@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,13 +17,12 @@ from fedmc.data.prepare import Plan, read_parts
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.writing import write_table
 from fedmc.errors import DataError, FedmcError, InputError
+from tests import command
 from tests.conftest import examples, planted
-
-FEDMC = str(Path(sys.executable).parent / "fedmc")
 
 
 def fedmc(*arguments, cwd, code=0):
-    done = subprocess.run([FEDMC, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = command.fedmc(*arguments, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
