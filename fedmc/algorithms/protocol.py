@@ -91,7 +91,10 @@ class Algorithm(Protocol):
     def batch_update(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> tuple[Sequence[State], Sums]:
-        """`client_update` of several clients in one go; called only where `can_batch` says so."""
+        """`client_update` of several clients in one go; called only where `can_batch` says so.
+
+        The reply counts the bytes (`sent`) that the clients would send one by one.
+        """
         raise NotImplementedError
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
