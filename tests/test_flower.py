@@ -29,7 +29,12 @@ from tests.command import fedmc
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
-ALGORITHMS = [name for name in registry.names() if name != "dp"]  # whose noise no simulation can repeat
+VARIANTS = ("fedmavg-printed", "fedprox")  # FedMAvg and FedAvg with another constant: the night's
+ALGORITHMS = [
+    pytest.param(name, marks=pytest.mark.nightly if name in VARIANTS else [])
+    for name in registry.names()
+    if name != "dp"  # whose noise no simulation can repeat
+]
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them
 # Where a node dies, in which mode: CI tries the moment between commit and reply, the night all of them.
