@@ -100,6 +100,7 @@ class LinearisedADMM(Algorithm):
 
     name = "linearised"
     state_types: tuple[type[State], ...] = (ADMMState,)
+    remedy = "raise beta"
     cumulative = True
     theory: Theory | None = ADMMTheory()
     leakage = ADMMLeakage()
@@ -209,4 +210,4 @@ def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:
 def check_finite(finite: bool, shard: Shard, broadcast: Broadcast) -> None:
     if not finite:
         cause = f"client {shard.client} got item factors that are not finite"
-        raise Diverged(broadcast.round, cause, "raise beta")
+        raise Diverged(broadcast.round, cause, broadcast.settings.make_algorithm().remedy)

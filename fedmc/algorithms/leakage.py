@@ -90,7 +90,16 @@ class Leakage(Protocol):
 
 
 class RowNorms(Leakage):
-    """The default: an item's row in the message is 0 unless somebody rated it."""
+    """The default: the row of an item that nobody rated is 0, or the same multiple of V's row for all such items."""
+
+    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
+        return [self._off_V(rows_of(one), one.broadcast) for one in seen]
+
+    def _off_V(self, rows: Array, broadcast: Broadcast) -> Array:
+        if rows.shape != broadcast.V.shape:
+            return rows
+        free = free_columns(broadcast)
+        return _linear(np.asarray(rows[:, free], np.float64), broadcast.V[:, free, None])
 
 
 class ADMMLeakage(Leakage):
@@ -152,15 +161,20 @@ class GradientLeakage(Leakage):
 
 
 class AveragingLeakage(Leakage):
-    """Averaging methods: an unrated row only shrinks, W = a V (with SCAFFOLD + k (own control - control))."""
+    """Averaging methods: an unrated row only shrinks, W = a V (with SCAFFOLD + k (own control - control)).
+
+    `part` is the name of W in the reply, `weight` that of the number it is multiplied with, if there is one.
+    """
+
+    def __init__(self, part: str = "W", weight: str = "weight") -> None:
+        self.part, self.weight = part, weight
 
     def deviations(self, seen: Sequence[Observation]) -> list[Array]:
         found: list[Array] = []
         own: Array | float = 0.0
         for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
-            fixed = broadcast.settings.rank + 1 if broadcast.settings.biases else None
-            free = [k for k in range(broadcast.V.shape[1]) if k != fixed]
-            target = np.asarray(parts["W"] / parts.get("weight", np.ones(())), np.float64)[:, free]
+            free = free_columns(broadcast)
+            target = np.asarray(parts[self.part] / parts.get(self.weight, np.ones(())), np.float64)[:, free]
             known = [broadcast.V[:, free]]
             if "control" in parts and "control" in broadcast.shared.arrays:
                 known.append(np.asarray(own - broadcast.shared.arrays["control"])[:, free])
@@ -172,11 +186,11 @@ class AveragingLeakage(Leakage):
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
     ) -> Array | float:
-        return np.asarray(parts.get("weight", len(cohort)) * broadcast.V)
+        return np.asarray(parts.get(self.weight, len(cohort)) * broadcast.V)
 
 
-class ControlLeakage(AveragingLeakage):
-    """SCAFFOLD: changes of W travel, of which the server cannot account for anything beforehand."""
+class ChangeLeakage(AveragingLeakage):
+    """W - V travels, as with SCAFFOLD: the server cannot account for anything of it beforehand."""
 
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
@@ -207,6 +221,12 @@ class ReleaseLeakage(Leakage):
 
     def sum_size(self, one: Observation) -> Array:
         return self.evidence([one])[0]
+
+
+def free_columns(broadcast: Broadcast) -> list[int]:
+    """The columns of V that training changes: with biases, one is fixed to 1."""
+    fixed = broadcast.settings.rank + 1 if broadcast.settings.biases else None
+    return [k for k in range(broadcast.V.shape[1]) if k != fixed]
 
 
 def rows_of(one: Observation) -> Array:

@@ -4,12 +4,13 @@ An algorithm is one file. It inherits from `Algorithm`, which has a default for 
 
     name                                             how settings, models and nodes call it
     client_update(shard, state, broadcast)           a client's work in a round -> (its new state, Sums)
-    aggregate(server, total, broadcast, clients)     the server's work on the sum over clients -> ServerState
+    aggregate(server, total, broadcast, participants)  the server's work on the sum over clients -> ServerState
     schema(broadcast, items)                         the parts of a reply: the one source for checks at nodes,
                                                      fixed-point encoding, byte counts and memory estimates
 
 It then runs in the simulation, in `compare`, and in federations, in plain and under secure aggregation. The same object
-serves all runs: whatever depends on a run is in the settings that come with each broadcast.
+serves all runs: whatever depends on a run is in the settings that come with each broadcast. Hyper-parameters are numbers
+that its constructor takes; `__str__` then returns the spec, `name:numbers`, which settings, models and nodes carry.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class Algorithm(Protocol):
     cumulative: bool = False  # the server keeps a running sum of contributions, and changes of it travel
     theory: Theory | None = None  # what full diagnostics measure; None where nothing is proven
     leakage: Leakage = RowNorms()  # what a client's messages show, which the audit attacks
+    remedy: str = "raise the penalties"  # what to do about a run that diverged
+
+    def __str__(self) -> str:
+        """The spec: the name, and where there are hyper-parameters their numbers, `name:0.5,2`."""
+        return self.name
 
     # --- what it takes
 
@@ -109,7 +115,11 @@ class Algorithm(Protocol):
         return Start(broadcast, server_at(broadcast.V))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        """The server's work on the sum over the participants: the next V, and what it remembers."""
+        """The server's work on the sum over the participants: the next V, and what it remembers.
+
+        `participants` is their number. Sums are float64; V is cast to the run's dtype. It is not called for a round in
+        which nobody took part.
+        """
         raise NotImplementedError
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:

@@ -24,6 +24,6 @@ class LocalState(NamedTuple):
 class ServerState(NamedTuple):
     """All that the server remembers between rounds: nothing in it grows with the number of clients."""
 
-    S: Array | None  # FedMC's running sum over clients (float64, one row an item), or what another algorithm keeps
+    S: Array | None  # one array of any shape: FedMC's running sum over clients, or what another algorithm keeps
     V: Array
-    seen: int  # clients inside S
+    seen: int = 0  # FedMC: the number of clients in S; other algorithms may count with it

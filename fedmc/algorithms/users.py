@@ -48,7 +48,7 @@ def users_at(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
 
 
 def opening_users(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-    """Where fitting users to V begins: where they are; at first where the client starts, if that matters at all."""
+    """Initial user factors: the client's current ones, or its start values if the solver depends on them."""
     if state is not None:
         return np.asarray(state.U)
     settings = broadcast.settings
