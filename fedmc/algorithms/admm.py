@@ -30,8 +30,8 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 
 from fedmc.algorithms import beta
+from fedmc.algorithms.admm_leakage import ADMMLeakage
 from fedmc.algorithms.beta import beta_of
-from fedmc.algorithms.leakage import ADMMLeakage
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Sums
 from fedmc.algorithms.protocol import Algorithm, Sizes, Start
 from fedmc.algorithms.settings import Settings

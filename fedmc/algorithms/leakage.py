@@ -2,13 +2,6 @@
 
 Each algorithm says what it leaks with a `Leakage`. The attacks in `fedmc.audit` are written against this protocol.
 
-Whoever sees the messages of FedMC-ADMM knows W and Y. The server knows V, beta, p and the dual step d, and from
-S+ = beta W+ + Y+ and Y+ = Y + d beta (W+ - V) it has
-
-    Y+ = ( Y + d (S+ - beta V) ) / (1 + d)        W+ = ( S+ - Y+ ) / beta
-
-so that sending the change of S only is cheaper, not more private. Then p (Y + beta (W+ - V)) is, row by row, minus the
-gradient: the sum of (m - u'w_j) u over the users who rated item j, and 0 where nobody did ("pulls" below).
 The message of the curvature update is the sum of z z' and m z itself.
 """
 
@@ -20,9 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from fedmc.algorithms.beta import beta_of
 from fedmc.algorithms.messages import Broadcast
-from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import unpacked
 from fedmc.types import Array
 
@@ -100,34 +91,6 @@ class RowNorms(Leakage):
             return rows
         free = free_columns(broadcast)
         return _linear(np.asarray(rows[:, free], np.float64), broadcast.V[:, free, None])
-
-
-class ADMMLeakage(Leakage):
-    """Linearised FedMC-ADMM: W and Y can be tracked, and unrated rows follow one law."""
-
-    def deviations(self, seen: Sequence[Observation]) -> list[Array]:
-        first, *later = track(seen)
-        return [first.pulls, *map(self.off_the_law, later)]
-
-    def off_the_law(self, update: Tracked) -> Array:
-        return _off_the_steps(update)
-
-    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
-        return [Pulls(update.pulls, update.W_after) for update in track(seen)]
-
-    def accounted(
-        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
-    ) -> Array | float:
-        moved = sum(broadcast.V - before[client] if client in before else broadcast.V for client in cohort)
-        return np.asarray(beta_of(broadcast) * moved)
-
-
-class ExactLeakage(ADMMLeakage):
-    """Exact W updates: an unrated row stays where V is."""
-
-    def off_the_law(self, update: Tracked) -> Array:
-        exact = isinstance(update.broadcast.settings.make_loss(), Square)
-        return update.pulls if exact else _off_the_steps(update)
 
 
 class CurvatureLeakage(Leakage):
@@ -236,65 +199,14 @@ def rows_of(one: Observation) -> Array:
     return np.asarray(found)[:items]
 
 
-class Tracked(NamedTuple):
-    """One message of FedMC-ADMM: W and Y before and after it; at the first one they are the same."""
-
-    broadcast: Broadcast
-    W: Array
-    Y: Array
-    W_after: Array
-    Y_after: Array
-
-    @property
-    def pulls(self) -> Array:
-        beta = beta_of(self.broadcast)
-        pulls: Array = self.broadcast.clients * (self.Y + beta * (self.W_after - self.broadcast.V))
-        return pulls
-
-
-def track(seen: Sequence[Observation]) -> list[Tracked]:
-    """W and Y, tracked through the messages of a client from its first on (of a cohort: its first message only)."""
-    tracked: list[Tracked] = []
-    S: Array | float = 0.0
-    for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
-        beta = beta_of(broadcast)
-        S = S + np.asarray(parts["S"], np.float64)
-        if not tracked:
-            Y = np.asarray(S - max(seen[0].joined, 1.0) * beta * broadcast.V)
-            tracked.append(Tracked(broadcast, broadcast.V, Y, broadcast.V, Y))
-            continue
-        W, Y, d = tracked[-1].W_after, tracked[-1].Y_after, broadcast.settings.dual_step
-        Y_after = np.asarray((Y + d * (S - beta * broadcast.V)) / (1 + d))
-        tracked.append(Tracked(broadcast, W, Y, np.asarray((S - Y_after) / beta), Y_after))
-    return tracked
-
-
-def _off_the_steps(update: Tracked) -> Array:
-    """N linearised steps leave an unrated row at  W+ - A = c^N (W - A),  A = V - Y/beta,  c = L / (L + p beta).
-
-    L = ||U'U||_F is one number for the whole client; any unrated row gives it away.
-    """
-    broadcast, beta = update.broadcast, beta_of(update.broadcast)
-    N = broadcast.settings.inner_steps
-    A = broadcast.V - update.Y / beta
-    rho = np.broadcast_to(broadcast.clients * beta, broadcast.V.shape)
-    before, after = update.W - A, update.W_after - A
-    column = np.abs(before).argmax(axis=1)[:, None]
-    start, end, weight = (np.take_along_axis(part, column, 1)[:, 0] for part in (before, after, rho))
-    ratio = np.divide(end, start, out=np.zeros_like(end), where=start != 0)
-    root = np.clip(ratio, 0.0, 1 - 1e-9) ** (1 / N)
-    found = weight * root / (1 - root)
-    return _residual(after, _some(found).tolist(), lambda L: (L / (L + rho)) ** N * before)
-
-
 def _linear(target: Array, known: Array) -> Array:
     """target_j = known_j c with one c for all unrated rows j."""
-    rows = _some(np.arange(len(target)))
+    rows = some(np.arange(len(target)))
     candidates = [np.linalg.lstsq(known[row], target[row], rcond=None)[0] for row in rows]
-    return _residual(target, candidates, lambda c: np.asarray(known @ c))
+    return residual(target, candidates, lambda c: np.asarray(known @ c))
 
 
-def _residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
+def residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
     """What the law that most rows obey leaves of each."""
     best, most = target, -1
     for candidate in candidates:
@@ -306,6 +218,6 @@ def _residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array])
     return best
 
 
-def _some(values: Array) -> Array:
+def some(values: Array) -> Array:
     chosen: Array = np.random.default_rng(0).permutation(values)[:CANDIDATES]
     return chosen

@@ -9,8 +9,10 @@ An algorithm is one file. It inherits from `Algorithm`, which has a default for 
                                                      fixed-point encoding, byte counts and memory estimates
 
 It then runs in the simulation, in `compare`, and in federations, in plain and under secure aggregation. The same object
-serves all runs: whatever depends on a run is in the settings that come with each broadcast. Hyper-parameters are numbers
-that its constructor takes; `__str__` then returns the spec, `name:numbers`, which settings, models and nodes carry.
+serves all runs: whatever depends on a run is in the settings that come with each broadcast.
+
+Hyper-parameters are numbers that the constructor takes. `__str__` then returns the spec, `name:numbers`, which
+settings, models and nodes carry.
 """
 
 from __future__ import annotations
