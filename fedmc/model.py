@@ -17,7 +17,7 @@ from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings, as_ids
-from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, require
+from fedmc.errors import DataError, FedmcError, InputError, ModelFileError, UnknownNameError, require
 from fedmc.problem import subproblem
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
@@ -163,6 +163,9 @@ def load(path: str | Path, **overrides: Any) -> Model:
         version = int(content["version"])
         require(version <= VERSION, f"it has format {version}, this fedmc reads up to {VERSION}; update fedmc")
         return _from_content(content, overrides)
+    except UnknownNameError as error:
+        cure = "install the plug-in's package, or give an object of your own again: load(path, algorithm=...)"
+        raise ModelFileError(f"{path} cannot be read: {error}; {cure}") from None
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
         raise ModelFileError(f"{path} cannot be read: {cause}") from None

@@ -116,6 +116,10 @@ DENSE = {  # a new method needs its transcription here
 }
 
 
+def test_every_method_has_a_transcription():
+    assert set(DENSE) == set(registry.BUILT_IN) - {*registry.UPDATES, "dp"}
+
+
 def settings(method, **changes):
     words = f"l2:{WEIGHT}"
     options = dict(rank=RANK, active=2, method=method, inner_steps=Q, penalty_users=words, penalty_items=words)

@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmc import load
+from fedmc.errors import ModelFileError
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -52,10 +55,14 @@ def test_a_sampler_of_ones_own():
         assert {client % 2 for client in round.participants} == {round.number % 2}
 
 
-def test_a_method_of_ones_own():
+def test_an_algorithm_of_ones_own(tmp_path):
     made = run(EXTEND[2])
     errors = [round.diagnostics.train_rmse for round in made["plain"].history_]
     assert errors[-1] < 0.97 * errors[0]
+    made["plain"].save(tmp_path / "model.npz")
+    with pytest.raises(ModelFileError, match=r"unknown algorithm 'momentum'.*load\(path, algorithm=\.\.\.\)"):
+        load(tmp_path / "model.npz")
+    assert load(tmp_path / "model.npz", algorithm=made["Momentum"]()).settings.make_algorithm().name == "momentum"
     plain, hidden = made["plain"].model_.V, made["hidden"].model_.V
     assert 0 < np.abs(hidden - plain).max() < 1e-5
 
@@ -82,7 +89,7 @@ def test_settings_names_every_parameter():
 
 
 def test_messages_names_every_status():
-    from fedmc.federation.wire import STATUS
+    from fedmc.federation.statuses import STATUS
 
     text = page("reference/messages.md")
     assert [status for status in STATUS if f"| `{status}` |" not in text] == []

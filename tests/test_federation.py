@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -20,11 +21,14 @@ from fedmc.algorithms.schema import max_bytes
 from fedmc.errors import DataError, Diverged, InputError, TooFewError
 from fedmc.federation import wire
 from fedmc.federation.node.node import Node
-from fedmc.federation.node.store import NOTHING, BusyError, Store
+from fedmc.federation.node.store import NOTHING, BusyError, Ended, Store
+from fedmc.federation.secagg_messages import Stage, encode_stage
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.direct import Replies
+from fedmc.federation.statuses import OK
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
 from fedmc.problem.penalties import l2
+from fedmc.training.aggregation import PlainSum
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.world import (
@@ -186,16 +190,16 @@ def test_what_a_node_refuses(tmp_path):
     for wrong, status in (
         (request._replace(version="0.0.1"), "wrong-version"),
         (request._replace(catalogue="another"), "wrong-catalogue"),
-        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:-1])), "wrong-catalogue"),
-        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:, :-1].copy())), "wrong-settings"),
-        (request._replace(broadcast=broadcast._replace(task="exec")), "wrong-settings"),
-        (request._replace(client=NODES), "wrong-settings"),
-        (request._replace(run="../../elsewhere"), "wrong-settings"),
-        (request._replace(run=""), "wrong-settings"),
+        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:-1])), "malformed"),
+        (request._replace(broadcast=broadcast._replace(V=broadcast.V[:, :-1].copy())), "malformed"),
+        (request._replace(broadcast=broadcast._replace(task="exec")), "malformed"),
+        (request._replace(client=NODES), "wrong-member"),
+        (request._replace(run="../../elsewhere"), "malformed"),
+        (request._replace(run=""), "malformed"),
     ):
         assert status_of(node.answer(wrong)) == status
         assert world.stores[0].get(RUN, "pending", ALGORITHM) == NOTHING
-    assert status_of(node.answer(request)) == wire.OK
+    assert status_of(node.answer(request)) == OK
 
 
 def test_a_question_that_comes_late_touches_nothing(tmp_path):
@@ -233,19 +237,19 @@ def test_ratings_that_changed_within_a_run_are_refused(tmp_path):
     node.answer(request)
     node.terms = node.terms._replace(ratings="others")
     assert status_of(node.answer(request)) == "changed-ratings"
-    assert status_of(node.answer(request._replace(run="a-new-run"))) == wire.OK
+    assert status_of(node.answer(request._replace(run="a-new-run"))) == OK
 
 
 def test_settings_that_were_changed_on_the_way_are_refused(tmp_path):
     arrays, words = encode(request_for(World(tmp_path)))
     words["settings"] = words["settings"] | {"rank": 4}
-    with pytest.raises(DataError, match="do not match their hash"):
+    with pytest.raises(InputError, match="do not match their hash"):
         decode(arrays, words)
     with pytest.raises(DataError, match="not a request"):
         decode(arrays, {"task": "round"})
-    for content in (to_bytes(arrays, words), b"anything"):
-        answer = World(tmp_path / str(len(content))).node(0).answer_bytes(content)
-        assert status_of(answer) == "wrong-settings"
+    for content, status in ((to_bytes(arrays, words), "wrong-settings"), (b"anything", "malformed")):
+        answer = World(tmp_path / status).node(0).answer_bytes(content)
+        assert status_of(answer) == status
 
 
 def test_a_round_that_lies_behind_is_refused(tmp_path):
@@ -260,10 +264,78 @@ def test_a_round_that_lies_behind_is_refused(tmp_path):
     assert status_of(world.node(0).answer(other)) == "wrong-settings"
 
 
-def test_a_node_whose_state_was_lost_stops_and_sends_nothing(tmp_path):
+def test_a_node_whose_state_was_lost_refuses_the_run_and_takes_part_in_the_next(tmp_path):
     request = request_for(World(tmp_path))
-    with Store(tmp_path / "fresh") as store, pytest.raises(DataError, match="its own state is of round -1"):
-        Node(World(tmp_path / "w").shards[0], CATALOGUE, store).answer(request._replace(counted=3))
+    with Store(tmp_path / "fresh") as store:
+        node = Node(World(tmp_path / "w").shards[0], CATALOGUE, store)
+        assert status_of(node.answer(request._replace(counted=3))) == "lost-state"
+        assert store.get(RUN, "pending", ALGORITHM) == NOTHING
+        assert status_of(node.answer(request._replace(run="the-next"))) == OK
+
+
+def test_every_refusal_is_a_line_in_the_nodes_log_with_its_cure(tmp_path, caplog):
+    """The server gets a word; the organisation reads what was asked, which status it was given, and what to do."""
+    world = World(tmp_path)
+    request = request_for(world)
+    node = world.node(0)
+    arrays, header = encode(request)
+    for content, line in (
+        (to_bytes(*encode(request._replace(catalogue="b" * 64))), r"\(wrong-catalogue\): .*'bbbbbbbbbbbb'.*--reread"),
+        (to_bytes(arrays, header | {"version": "9.9"}), r"\(wrong-version\): the server runs fedmc '9.9', this node"),
+        (
+            to_bytes(arrays, header | {"settings": header["settings"] | {"algorithm": "mine:2"}}),
+            r"\(missing-plugin\): unknown algorithm 'mine'.*install it here",
+        ),
+        (
+            to_bytes(arrays, header | {"settings": header["settings"] | {"rank": 0}}),
+            r"\(wrong-settings\): settings: rank must be at least 1, got 0",
+        ),
+        (to_bytes(arrays, header | {"counted": None}), r"\(malformed\): [0-9]+ bytes, .*TypeError"),
+        (b"PK", r"\(malformed\): 2 bytes, not a message"),
+        (
+            to_bytes(arrays | {"shared/beta_items": np.ones(3, np.int64)}, header),
+            r"\(malformed\): beta_items is of type int64",
+        ),
+        (to_bytes(*encode(request._replace(counted=7))), r"\(lost-state\): the server counted round 7.*backup"),
+        (to_bytes(*encode_invited(request)), r"\(wrong-privacy\): round came with an invitation, not so under plain"),
+        (encode_stage(Stage("0123456789", 0, "mask", {})), r"stage 'mask' of session '01234567' \(no-session\)"),
+    ):
+        caplog.clear()
+        node.answer_bytes(content)
+        (record,) = caplog.records
+        assert re.search(line, record.getMessage()), record.getMessage()
+    node.terms = node.terms._replace(ratings="e" * 64)
+    node.answer(request)
+    assert "the run began with" in caplog.text
+
+
+def encode_invited(request):
+    return encode(request._replace(invitation=wire.Invitation("token", (0, 1, 2), 3)))
+
+
+def test_a_failure_is_logged_with_its_kind(tmp_path, caplog, monkeypatch):
+    world = World(tmp_path)
+    request = request_for(world)
+
+    def broken(*anything):
+        raise MemoryError
+
+    monkeypatch.setattr(PlainSum, "reply", broken)
+    assert status_of(world.node(0).answer(request)) == "failed"
+    assert f"round 1 of run {RUN} failed (failed): MemoryError: " in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_a_run_that_ended_at_a_node_says_why_again(tmp_path, caplog):
+    with Store(tmp_path / "state") as store:
+        store.end("a-run", Ended("failed", "MemoryError: "))
+        store.end("a-run", Ended("diverged", "the first reason stays"))
+        assert store.ended("a-run") == ("failed", "MemoryError: ")
+    database = sqlite3.connect(tmp_path / "state" / "state.sqlite", isolation_level=None)
+    database.execute("ALTER TABLE ended DROP COLUMN reason")  # as version 0.1 wrote it
+    database.close()
+    with Store(tmp_path / "state") as store:
+        assert store.ended("a-run") == ("failed", "")
 
 
 @pytest.mark.parametrize("saying_so", [1, 2])

@@ -124,7 +124,7 @@ class TestAServerThatLies:
                 V[item] = value
                 assert {refused(world, asked._replace(V=V), k).status for k in range(NODES)} == {"diverged"}
         bad = Scaling(0.0, 0.0)
-        assert {refused(world, asked._replace(scaling=bad), k).status for k in range(NODES)} == {"wrong-settings"}
+        assert {refused(world, asked._replace(scaling=bad), k).status for k in range(NODES)} == {"malformed"}
 
     def test_what_fails_in_a_hidden_run_ends_it_for_good(self, tmp_path, monkeypatch):
         """It may depend on the ratings: it is told once, and not again and again."""

@@ -156,7 +156,7 @@ def test_a_damaged_shard_stops_the_node(made, place):
 def test_a_damaged_or_unusable_state_stops_the_node(made):
     (made / "north" / "state").mkdir()
     (made / "north" / "state" / "state.sqlite").write_bytes(b"not a database, whatever it says" * 100)
-    refused(fedmc("node", "start", made / "north"), "cannot be used", "Restore it")
+    refused(fedmc("node", "start", made / "north"), "cannot be used", "restore the state folder")
     (made / "south" / "state").write_text("a file where the folder should be")
     refused(fedmc("node", "start", made / "south"), "cannot use the state folder")
 

@@ -172,7 +172,7 @@ def test_a_plain_run_is_refused_by_who_wants_to_be_hidden(tmp_path):
     world = World(tmp_path)
     for node in world.nodes.values():
         change_terms(node, accepted=("secagg",))
-    with pytest.raises(TooFewError, match="did not agree to this kind of run"):
+    with pytest.raises(TooFewError, match="wrong-privacy"):
         run(world, settings=KINDS["curvature"])
 
 

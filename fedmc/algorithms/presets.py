@@ -22,6 +22,9 @@ PRESETS: dict[str, dict[str, object]] = {
 EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it reveals less
 
 
-def usual_update(given: Update | None, preset: str, everybody: bool) -> Update | None:
-    """The update of a federation: as given, or what is best where all organisations take part in every round."""
-    return EVERYBODY.get(preset) if given is None and everybody else given
+def usual_update(given: Update | None, preset: str, everybody: bool, method: str | None = None) -> Update | None:
+    """The update of a federation: as given, or what is best where all organisations take part in every round.
+
+    Another `method` than FedMC has no update.
+    """
+    return EVERYBODY.get(preset) if given is None and everybody and method in (None, "fedmc") else given

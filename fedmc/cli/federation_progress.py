@@ -20,6 +20,9 @@ Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", show_default="the last one")]
 Json = Mapping[str, Any]  # a line of history.jsonl, or status.json: whatever JSON holds
 
+RESUME = "once that is mended, `fedmc federation resume` continues it"
+NEXT = {"diverged": "start a new run with other settings"}  # by the state that a run ended in
+
 
 def run_paths(config: ServerConfig) -> list[Path]:
     """The folders of the server's runs, the latest last."""
@@ -78,15 +81,22 @@ def report(folder: RunFolder, as_json: bool) -> None:
     result += "" if spent is None else f", epsilon {spent:.3g} spent"
     print_text(f"run {folder.path.name}: {describe(found)}{result}")
     if found["state"] == "finished":
-        missing = [name for name in folder.plan().organisations if name not in holders]
-        rest = f"; not yet with {', '.join(missing)}: `resume` sends it to them" if missing else ""
-        print_text(f"the model is with {', '.join(holders) or 'nobody'}{rest}")
+        print_text(f"the model is with {', '.join(holders) or 'nobody'}")
+        for name in folder.plan().organisations:
+            if name not in holders:
+                print_text(f"not with {name} ({_why_absent(found, name)}): `fedmc federation resume` sends it again")
     if as_json:
         summary = {"run": folder.path.name, "state": found["state"], "rounds": found["round"], "rmse": rmse}
         typer.echo(to_json(summary | {"bytes_up": bytes_up, "has_model": holders}))
     if found["state"] not in ("finished", "stopped"):
-        why = found.get("why") or "see the log of the server"
-        raise FedmcError(f"the run {found['state']}: {why}; `fedmc federation resume` continues it")
+        why = found.get("why") or f"see {folder.path / 'run.log'}"
+        raise FedmcError(f"the run {found['state']}: {why}; {NEXT.get(found['state'], RESUME)}")
+
+
+def _why_absent(found: Json, name: str) -> str:
+    """Why an organisation was left out last."""
+    reasons = [one["why"] for one in found.get("absent", []) if one["organisation"] == name]
+    return str(reasons[-1]) if reasons else "it did not answer"
 
 
 def last_rmse(history: Sequence[Json]) -> float | None:

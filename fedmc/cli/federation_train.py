@@ -80,7 +80,7 @@ def train(
     """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
-    update = usual_update(update, solver.preset, everybody=active in (None, p))
+    update = usual_update(update, solver.preset, everybody=active in (None, p), method=solver.method)
     settings = Settings.preset(
         solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         privacy=privacy, clip=clip, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,

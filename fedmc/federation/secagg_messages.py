@@ -13,7 +13,8 @@ import numpy as np
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError
-from fedmc.federation.wire import OK, Header, Request, from_bytes, to_bytes
+from fedmc.federation.statuses import OK
+from fedmc.federation.wire import Header, Request, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.session import Advert, Revealed, Session
 from fedmc.types import Array

@@ -19,6 +19,7 @@ from fedmc import __version__
 from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Value
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError, InputError, UnknownNameError
+from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
@@ -27,23 +28,6 @@ Arrays = dict[str, Array]
 Header = dict[str, Any]  # what JSON can hold
 HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
-OK = "ok"
-STATUS = {
-    OK: "counted",
-    "wrong-version": "the node runs another version of fedmc: install the same one",
-    "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
-    "wrong-settings": "the settings do not match their hash, or the node cannot run them",
-    "missing-plugin": "the run names a plug-in that the node has not installed: install its package there",
-    "wrong-round": "the round is behind one that the node has already committed",
-    "wrong-privacy": "the node's organisation did not agree to this kind of run: its config.toml says to which",
-    "over-budget": "the node's organisation would go over its privacy budget: its own log says by how much",
-    "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
-    "no-session": "the node was restarted within a session of secure aggregation",
-    "not-hidden": "the node would not be hidden by this session: its own log says why",
-    "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
-    "diverged": "the node's numbers are not finite: raise the penalties or beta",
-    "failed": "the node could not do its work: its own log says why",
-}
 RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 NEVER = -1  # no round of this node was counted
 
@@ -124,11 +108,9 @@ def encode(request: Request) -> tuple[Arrays, Header]:
 
 
 def decode(arrays: Arrays, header: Header) -> Request:
-    """The request; settings that do not match their hash are refused."""
+    """The request; InputError: its settings cannot be run here, DataError: it is none."""
     try:
-        settings = Settings.from_dict(header["settings"])
-        if header["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
-            raise DataError("the settings do not match their hash")
+        settings = _settings(header)
         scaling = Scaling(float.fromhex(header["mean"]), float.fromhex(header["scale"]))
         shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
         broadcast = Broadcast(
@@ -139,10 +121,22 @@ def decode(arrays: Arrays, header: Header) -> Request:
             str(header["run"]), int(header["client"]), broadcast, int(header["counted"]), header["catalogue"],
             header["version"], float.fromhex(header["factor"]), _invitation(header["invitation"]),
         )  # fmt: skip
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise DataError(f"not a request of this protocol: {type(error).__name__}: {error}") from None
+
+
+def _settings(header: Header) -> Settings:
+    try:
+        settings = Settings.from_dict(header["settings"])
     except UnknownNameError:
         raise
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
-        raise DataError(f"not a request of this protocol: {error}") from None
+    except InputError as error:
+        raise InputError(f"settings: {error}") from None
+    if header["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
+        raise InputError("the settings do not match their hash")
+    return settings
 
 
 def _invitation(header: Sequence[Any] | None) -> Invitation | None:

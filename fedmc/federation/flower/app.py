@@ -20,6 +20,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(str(context.run_config["folder"])))
+    folder.log_to_file()
     plan = folder.plan()
     # Flower waits up to two hours for the rest of a reply whose sender died; one that is asked again is quicker.
     quick: dict[str, Any] = {"max_time": max(plan.patience / 3, 1.0), "initial_backoff": 0.1, "backoff_cap": 1.0}

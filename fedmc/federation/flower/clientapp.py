@@ -16,6 +16,7 @@ from fedmc.federation.flower.records import pack, unpack
 from fedmc.federation.node.organisation import make_node, open_folder
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.layout import load_node
+from fedmc.federation.wire import NEVER, Reply, encode_reply, to_bytes
 
 log = logging.getLogger("fedmc.node")
 
@@ -35,4 +36,4 @@ def _answer(content: bytes, folder: str) -> bytes:
             return make_node(config, open_folder(config), store).answer_bytes(content)
     except Exception:  # the text of an error would go to the server
         log.exception("this message is not answered")
-        return b"failed"
+        return to_bytes(*encode_reply(Reply("", NEVER, NEVER, "", "failed")))

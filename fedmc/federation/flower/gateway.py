@@ -28,7 +28,7 @@ MOST = 64 * 2**20  # bytes of one call; Flower sends arrays in pieces of 20 MB
 KEY_HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
 OWN = {b"host", b"connection", b"transfer-encoding", b"content-length", b"keep-alive", b"te", b"upgrade"}
 
-log = logging.getLogger("fedmc.training.rounds")
+log = logging.getLogger("fedmc.gateway")
 
 
 class Gate:

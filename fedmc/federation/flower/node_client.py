@@ -45,7 +45,7 @@ QUICK = 0.05  # seconds between two questions after a message; then longer and l
 PATIENCE = 20.0  # seconds that a call is tried again before the connection is made anew
 
 
-class RefusedError(FedmcError):
+class NotAdmittedError(FedmcError):
     """The server does not take this node in, and trying again would not help."""
 
 
@@ -162,9 +162,11 @@ def _not_connected(place: Place, code: int, message: str | None = None, **more: 
     """In place of Flower's exit: what is wrong, as an error of ours."""
     text = message or ""
     if "'421 " in text:  # the gate's word
-        raise RefusedError("the server does not know this node's key: ask for its public key to be registered there")
+        raise NotAdmittedError(
+            "the server does not know this node's key: ask for its public key to be registered there"
+        )
     if "'420 " in text:  # the gate's word for Flower's 401, which would interrupt this process
-        raise RefusedError("the server does not accept this node's signature: is this machine's clock right?")
+        raise NotAdmittedError("the server does not accept this node's signature: is this machine's clock right?")
     if "[code: 2004]" in text:
         _end_lease(place)
         raise _NotYetError("the server still holds the lease of this node's last process")

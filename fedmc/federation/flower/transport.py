@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedmc.federation.flower.records import pack, unpack
 
-log = logging.getLogger("fedmc.training.rounds")
+log = logging.getLogger("fedmc.server")
 
 QUERY = "query"  # the type of all our messages
 AGAIN = 10.0  # seconds after which a silent node is asked again; then twice as many, and so on
@@ -64,6 +64,9 @@ class FlowerTransport:
                 break
             time.sleep(min(pause, self.poll))
             pause *= 1.2
+        for client, content in answers.items():
+            if len(content) > max_bytes:
+                log.warning("node %s answered %s bytes, at most %s are read", client, len(content), max_bytes)
         return {client: content for client, content in answers.items() if len(content) <= max_bytes}
 
     def _pull(self, asked: dict[str, int], answers: dict[int, bytes], due: dict[int, float]) -> None:

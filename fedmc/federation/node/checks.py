@@ -1,11 +1,10 @@
 """What a node refuses before it looks at any rating, and the status that the server gets for it.
 
-Every status is explained in `wire.STATUS`; the reason behind it goes to the node's own log, never to the server.
+`statuses.STATUS` explains every status; the reason behind it goes to the node's own log, never to the server.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,22 +15,13 @@ from fedmc import __version__
 from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
+from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
 
-log = logging.getLogger("fedmc.node")
-
 MAX_NUMBER = 1e12  # no honest number is as large
-
-
-class RefusedError(Exception):
-    """With the status, and the reason for the node's own log."""
-
-    def __init__(self, status: str, reason: str = "") -> None:
-        super().__init__(status)
-        self.status, self.reason = status, reason or status
 
 
 class Terms(NamedTuple):
@@ -57,34 +47,41 @@ def check(terms: Terms, request: Request) -> None:
     check_run(terms, request)
 
 
+def check_version(version: object) -> None:
+    if version != __version__:
+        cure = "install the same version at both ends"
+        raise RefusedError("wrong-version", f"the server runs fedmc {version!r}, this node {__version__}: {cure}")
+
+
 def check_form(terms: Terms, request: Request) -> None:
     """Version, catalogue, shapes and names."""
     broadcast, items = request.broadcast, terms.shard.by_user.shape[1]
-    if request.version != __version__:
-        raise RefusedError("wrong-version", f"the server runs version {request.version}, this is {__version__}")
-    if broadcast.V.ndim != 2:
-        raise RefusedError("wrong-settings", f"V has {broadcast.V.ndim} dimensions, expected 2")
-    if request.catalogue != terms.catalogue or broadcast.V.shape[0] != items:
-        raise RefusedError("wrong-catalogue", f"V has {broadcast.V.shape[0]} items, the catalogue here {items}")
+    check_version(request.version)
+    if request.catalogue != terms.catalogue:
+        hashes = f"the server's catalogue has the hash {request.catalogue[:12]!r}, this node's {terms.catalogue[:12]}"
+        cure = "put the server's catalogue.json here, then `fedmc node start --reread`"
+        raise RefusedError("wrong-catalogue", f"{hashes}: {cure}")
+    if broadcast.V.shape != (items, broadcast.settings.width):
+        expected = f"{items} items by {broadcast.settings.width} columns"
+        raise RefusedError("malformed", f"V has the shape {broadcast.V.shape}, expected {expected}")
     if broadcast.task not in TASKS:
-        raise RefusedError("wrong-settings", f"there is no task {broadcast.task!r}")
-    if broadcast.V.shape[1] != broadcast.settings.width:
-        raise RefusedError("wrong-settings", f"V has {broadcast.V.shape[1]} columns, not {broadcast.settings.width}")
+        raise RefusedError("malformed", f"there is no task {broadcast.task!r}")
     if not 0 <= request.client < broadcast.clients:
-        raise RefusedError("wrong-settings", f"this node is number {request.client} of {broadcast.clients}")
+        raise RefusedError("wrong-member", f"this node cannot be number {request.client} of {broadcast.clients}")
     if not re.fullmatch(RUN, request.run):  # it names a file here
-        raise RefusedError("wrong-settings", f"{request.run!r} is not the name of a run")
+        raise RefusedError("malformed", f"{request.run!r} is not the name of a run")
 
 
 def check_numbers(broadcast: Broadcast) -> None:
     """Refuse, before any rating is looked at, numbers under which what fails would depend on the ratings."""
     for name, array in {"V": broadcast.V, **broadcast.shared.arrays}.items():
-        fine = array.dtype.kind == "f" and np.isfinite(array).all()
-        if not fine or np.abs(array).max(initial=0.0) > MAX_NUMBER:
+        if array.dtype.kind != "f":
+            raise RefusedError("malformed", f"{name} is of type {array.dtype}, expected floating-point numbers")
+        if not np.isfinite(array).all() or np.abs(array).max(initial=0.0) > MAX_NUMBER:
             raise RefusedError("diverged", f"{name} holds numbers that are not finite, or beyond {MAX_NUMBER:g}")
     mean, scale = broadcast.scaling
     if not (np.isfinite([mean, scale]).all() and scale > 0):
-        raise RefusedError("wrong-settings", f"ratings cannot be scaled by {broadcast.scaling}")
+        raise RefusedError("malformed", f"ratings cannot be scaled by {broadcast.scaling}")
 
 
 def check_privacy(terms: Terms, request: Request) -> None:
@@ -93,9 +90,13 @@ def check_privacy(terms: Terms, request: Request) -> None:
     privacy = broadcast.settings.privacy
     if privacy.mode not in terms.accepted:  # mode: the organisation's policy names modes
         raise RefusedError("wrong-privacy", f"this organisation accepts {list(terms.accepted)}, not {privacy.mode}")
+    if broadcast.task not in privacy.tasks:  # mode: the mode says what it answers
+        answered = ", ".join(sorted(privacy.tasks))
+        raise RefusedError("wrong-privacy", f"{privacy.mode} answers {answered}, not {broadcast.task}")
     secure = aggregation_of(privacy).needs_session(broadcast.task)
-    if secure != (invitation is not None) or broadcast.task not in privacy.tasks:  # mode: as the server must ask
-        raise RefusedError("wrong-privacy", f"{broadcast.task} is not asked for this way under {privacy.mode}")
+    if secure != (invitation is not None):  # mode: as the server must ask
+        came = "without" if invitation is None else "with"
+        raise RefusedError("wrong-privacy", f"{broadcast.task} came {came} an invitation, not so under {privacy.mode}")
     held_out = terms.shard.test is not None or terms.shard.validation is not None
     if held_out and not privacy.held_out_allowed:
         raise RefusedError(
@@ -126,7 +127,9 @@ def check_run(terms: Terms, request: Request) -> None:
     if began_with != settings:
         raise RefusedError("wrong-settings", "the settings are not those that the run began with")
     if ratings != terms.ratings:
-        raise RefusedError("changed-ratings")
+        hashes = f"the ratings have the hash {terms.ratings[:12]}, the run began with {ratings[:12]}"
+        cure = "restore the source and `fedmc node start --reread`, or wait for a new run"
+        raise RefusedError("changed-ratings", f"{hashes}: {cure}")
     ended = terms.store.ended(request.run)
     if ended is not None:
-        raise RefusedError(ended, f"the run ended here: {ended}")
+        raise RefusedError(ended.status, f"the run has ended at this node for good: {ended.reason}")

@@ -13,26 +13,25 @@ Every error ends here, in the node's own log: the server gets a status.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedmc import __version__
 from fedmc.algorithms.messages import STATEFUL_TASKS, Sums
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
-from fedmc.errors import DataError, Diverged, FedmcError, UnknownNameError
-from fedmc.federation.node.checks import RefusedError, Terms, check
+from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
+from fedmc.federation.node.checks import Terms, check, check_version
+from fedmc.federation.node.refusals import RefusedError, log
 from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
-from fedmc.federation.node.store import Entry, Kind, Store
+from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
 from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import (
     NEVER,
-    OK,
     Arrays,
     Header,
     Reply,
@@ -47,7 +46,6 @@ from fedmc.privacy.protocol import MODES
 from fedmc.training.aggregation import aggregation_of, flat
 from fedmc.types import Array
 
-log = logging.getLogger("fedmc.node")
 Work = Callable[[Shard], tuple[State | None, bytes]]
 
 
@@ -81,34 +79,39 @@ class Node:
             arrays, header = from_bytes(content)
             if "stage" in header:
                 return self._answer_stage(arrays, header)
-            if header.get("version") != __version__:
-                raise RefusedError("wrong-version", f"version {header.get('version')}, this is {__version__}")
+            check_version(header.get("version"))
             request = decode(arrays, header)
         except RefusedError as refused:
-            return _refusal(refused.status, header, refused.reason)
+            return _refusal(refused, header)
         except UnknownNameError as error:
-            return _refusal("missing-plugin", header, str(error))
+            cure = "ask the run's operator for the plug-in's package, install it here and restart the node"
+            return _refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
+        except StoreError:
+            raise
+        except InputError as error:
+            return _refusal(RefusedError("wrong-settings", str(error)), header)
         except DataError as error:
-            return _refusal("wrong-settings", {}, str(error))
+            return _refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
         return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
         """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
-        round, run = request.broadcast.round, request.run
+        what = f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"
         try:
             check(self.terms, request)
             return self._answer_directly(request) if request.invitation is None else self._join_session(request)
         except RefusedError as refused:
-            log.warning("refused round %s of run %s (%s): %s", round, run, refused.status, refused.reason)
+            refused.log(what)
             return _bytes(request, refused.status)
         except DataError:
             raise  # the store or the shard is not what it should be
         except Exception as error:
-            status = "diverged" if isinstance(error, Diverged) else "failed"
-            log.error("round %s of run %s: %s", round, run, error or type(error).__name__)
+            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", f"{type(error).__name__}: {error}")
+            log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
             if request.broadcast.settings.privacy.failures_tell:
-                self.store.end(run, status)
-            return _bytes(request, status)
+                log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
+                self.store.end(request.run, how)
+            return _bytes(request, how.status)
 
     # --- replies that the server may see
 
@@ -175,14 +178,18 @@ class Node:
 
     def _answer_stage(self, arrays: Arrays, header: Header) -> bytes:
         stage = decode_stage(arrays, header)
-        member, status = self._member, "no-session"
+        member, what = self._member, f"stage {stage.stage!r} of session {stage.token[:8]!r}"
+        refused = RefusedError("no-session", "there is no such session here: the node restarted, or it was replaced")
         if member is not None and (member.token, member.number) == (stage.token, stage.client):
+            what += f" ({member.about})"
             try:
                 return member.answer(stage)
+            except StoreError:
+                raise
             except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
-                log.warning("refused stage %s of a session: %s", stage.stage, error)
-                status = "not-hidden"
-        return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, status))
+                refused = RefusedError("not-hidden", str(error))
+        refused.log(what)
+        return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
 
     # --- what every request goes through
 
@@ -203,7 +210,6 @@ class Node:
         try:
             content = self.ledger.release(f"{request.run}/{request.key}", multiplier, make)
         except OverBudgetError as error:
-            log.error("round %s of run %s: %s", broadcast.round, request.run, error)
             raise RefusedError("over-budget", str(error)) from None
         state = (done or [work(shard)])[0][0]  # noise drawn for a release that was made before goes nowhere
         return state, content
@@ -221,7 +227,9 @@ class Node:
         """The committed entry, once the server's word on what it counted is applied to the pending one."""
         stateful = request.broadcast.task in STATEFUL_TASKS
         if self._stale(request, pending):
-            raise RefusedError("wrong-round", "the request is older than what is committed")
+            asked = f"the request is for round {request.broadcast.round} and says that {request.counted} was counted"
+            here = f"here round {self._entry(request, 'committed').round} is committed, {pending.round} is pending"
+            raise RefusedError("wrong-round", f"{asked}; {here}")
         if pending.state is not None and request.counted >= pending.round:
             before = self._entry(request, "committed").state
             aggregation = aggregation_of(request.broadcast.settings.privacy)
@@ -231,9 +239,10 @@ class Node:
             self.store.drop(request.run)
         committed = self._entry(request, "committed")
         if committed.round != request.counted:
-            raise DataError(
-                f"the server counted round {request.counted} of this node in run {request.run}, but its own state is "
-                f"of round {committed.round}: it was lost, or is another's. Restore it, or leave the run and join anew"
+            raise RefusedError(
+                "lost-state",
+                f"the server counted round {request.counted} of this node, but its own state is of round "
+                f"{committed.round}: restore the state folder from a backup, or ask for a new run",
             )
         if stateful and committed.round >= request.broadcast.round:
             raise RefusedError("wrong-round", f"round {committed.round} is committed already")
@@ -246,13 +255,14 @@ class Node:
         return self.shard
 
 
-def _refusal(status: str, header: Header, reason: str) -> bytes:
+def _refusal(refused: RefusedError, header: Header) -> bytes:
     """The answer to a message that could not be read as a request."""
-    log.warning("refused a message (%s): %s", status, reason)
+    refused.log(f"a message of run {header.get('run')!r}, round {header.get('round')!r}")
     try:
-        reply = Reply(str(header["run"]), int(header["client"]), int(header["round"]), str(header["task"]), status)
-    except (KeyError, TypeError, ValueError):
-        reply = Reply("", NEVER, NEVER, "", status)
+        run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
+        reply = Reply(str(run), int(client), int(round), str(task), refused.status)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        reply = Reply("", NEVER, NEVER, "", refused.status)
     return to_bytes(*encode_reply(reply))
 
 

@@ -43,6 +43,7 @@ class SecAggMember:
         assert request.invitation is not None
         session = messages.session_of(request, len(request.broadcast.V))
         self.token, self.number, self.asked = request.invitation.token, identity.number, request.hash()
+        self.about = f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"  # for the log
         self._member = Member(identity.number, identity.key, identity.pinned, session, identity.min_cohort, new)
         self._reply, self._once = reply.view(np.uint64), once
         self._survivors: tuple[int, ...] = ()

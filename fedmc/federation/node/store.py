@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS states (
     PRIMARY KEY (run, kind)
 );
 CREATE TABLE IF NOT EXISTS revealed (words TEXT PRIMARY KEY, survivors TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS ended (run TEXT PRIMARY KEY, status TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ended (run TEXT PRIMARY KEY, status TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
 """
 
@@ -56,6 +56,17 @@ class Entry(NamedTuple):
 NOTHING = Entry(NEVER, None)
 
 
+class StoreError(DataError):
+    """The node's disk or its database fails: the node must stop, and sends nothing."""
+
+
+class Ended(NamedTuple):
+    """Why this node takes no further part in a run."""
+
+    status: str
+    reason: str
+
+
 class Store:
     """Opened by one process at a time; the folder is the organisation's own (0700)."""
 
@@ -65,7 +76,7 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise DataError(f"cannot use the state folder {self.folder}: {error.strerror}") from None
+            raise StoreError(f"cannot use the state folder {self.folder}: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -83,14 +94,17 @@ class Store:
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages do not hang together")
             self._database.executescript(SCHEMA)
+            if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
+                self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
             found = self._database.execute("SELECT format FROM about").fetchone()
             if found is None:
                 self._database.execute("INSERT INTO about VALUES (?)", (FORMAT,))
             elif found[0] != FORMAT:
-                raise DataError(f"{path} has format {found[0]}, this fedmc reads {FORMAT}")
+                raise StoreError(f"{path} has format {found[0]}, this fedmc reads {FORMAT}")
         except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
-            raise DataError(f"{path} cannot be used: {error}. Restore it, or leave the run and join anew") from None
+            cure = "restore the state folder from a backup, or move it away and ask for a new run"
+            raise StoreError(f"{path} cannot be used: {error}; {cure}") from None
 
     def begun_with(self, run: str, ratings: str, settings: str) -> tuple[str, str]:
         """The ratings and settings that a run began with here: these, if this is its first message."""
@@ -111,7 +125,7 @@ class Store:
         try:
             return Entry(number, _load(state, algorithm), key, reply)
         except (DataError, TypeError, KeyError) as error:
-            raise DataError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
+            raise StoreError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
     def hold(self, run: str, entry: Entry) -> None:
         """Keep an entry as pending, in place of what was."""
@@ -147,15 +161,15 @@ class Store:
             listed = " ".join(map(str, survivors))
             self._database.execute("INSERT OR REPLACE INTO revealed VALUES (?, ?)", (reply, listed))
 
-    def ended(self, run: str) -> str | None:
-        """The status that a run ended with here, for good."""
+    def ended(self, run: str) -> Ended | None:
+        """How a run ended here, for good."""
         with self._errors():
-            row = self._database.execute("SELECT status FROM ended WHERE run = ?", (run,)).fetchone()
-        return None if row is None else str(row[0])
+            row = self._database.execute("SELECT status, reason FROM ended WHERE run = ?", (run,)).fetchone()
+        return None if row is None else Ended(*row)
 
-    def end(self, run: str, status: str) -> None:
+    def end(self, run: str, how: Ended) -> None:
         with self._transaction():
-            self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (run, status))
+            self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?, ?)", (run, *how))
 
     def close(self) -> None:
         self._database.close()
@@ -190,7 +204,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise DataError(f"cannot use the state in {self.folder}: {error}") from None
+            raise StoreError(f"cannot use the state in {self.folder}: {error}") from None
 
 
 def _dump(state: State | None) -> bytes:

@@ -36,10 +36,13 @@ class Asking:
 
     def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
         self.absent.append(Absent(client, broadcast.round, why))
-        log.warning("round %s, %s: node %s is left out: %s", broadcast.round, broadcast.task, client, why)
+        name = self.members.name(client)
+        log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)
 
     def reasons(self, last: int) -> str:
-        return "; ".join(f"node {one.client}: {one.why}" for one in self.absent[len(self.absent) - last :])
+        """Why each of the nodes that were left out last was."""
+        latest = {one.client: one.why for one in self.absent[len(self.absent) - last :]}
+        return "; ".join(f"{self.members.name(client)}: {why}" for client, why in latest.items())
 
     def stop_if_diverged(self, saying_so: int, asked: list[int], broadcast: Broadcast) -> None:
         """One node that says so is left out; where half of them do, the numbers are to blame."""

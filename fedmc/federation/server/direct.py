@@ -11,7 +11,8 @@ from fedmc.algorithms.messages import Broadcast, Part, Sparse, Sums, Value
 from fedmc.algorithms.schema import max_bytes, schema_of
 from fedmc.errors import DataError, TooFewError
 from fedmc.federation.server.asking import Asking
-from fedmc.federation.wire import OK, STATUS, Reply, decode_reply, from_bytes
+from fedmc.federation.statuses import DIVERGED, OK, explain
+from fedmc.federation.wire import Reply, decode_reply, from_bytes
 from fedmc.training.aggregation import aggregation_of
 
 NUMBERS = ("float32", "float64", "int32", "int64")
@@ -60,9 +61,9 @@ class Replies:
             return None
         try:
             reply = decode_reply(*from_bytes(answer))
-            self.diverged += reply.status == "diverged"
+            self.diverged += reply.status == DIVERGED
             if reply.status != OK:
-                asking.leave_out(client, broadcast, STATUS.get(reply.status, "an unknown status"))
+                asking.leave_out(client, broadcast, explain(reply.status))
                 return None
             expected = (asking.run, client, broadcast.round, broadcast.task)
             if (reply.run, reply.client, reply.round, reply.task) != expected:

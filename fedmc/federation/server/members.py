@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -24,6 +24,10 @@ class Members(NamedTuple):
     catalogue: str  # hash
     quorum: int
     pinned: Mapping[int, Ed25519PublicKey]  # public identities, for secure aggregation
+    names: Sequence[str] = ()  # of the organisations, for people
+
+    def name(self, client: int) -> str:
+        return self.names[client] if client < len(self.names) else f"node {client}"
 
 
 class Absent(NamedTuple):

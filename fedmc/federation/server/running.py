@@ -3,6 +3,7 @@
 plan.json       what the run is about; written once
 server.npz      the checkpoint; written before each next round begins
 history.jsonl   a line a round
+run.log         who was left out of a round and why, and what else the server has to say
 status.json     what a person wants to know: the round, who is there, who is late or lost
 stop            asks the run to stop
 lock            held by the process that conducts the run
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
-from fedmc.federation.server.members import Members, Transport
+from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.setup.identities import pinned
 from fedmc.training.rounds import Checkpoint, Round, rounds
 
@@ -84,6 +86,10 @@ class RunFolder:
             old = {}
         write_whole(self.path / "status.json", json.dumps(old | words | {"at": time.time()}).encode())
 
+    def say_absent(self, absent: Sequence[Absent], names: Sequence[str]) -> None:
+        """Who was left out last, and why."""
+        self.say(absent=[one._asdict() | {"organisation": names[one.client]} for one in absent[-20:]])
+
     def on_look(self, online: set[int], waiting: set[int]) -> None:
         """Heard from the transport, once a second: who is there, and who has yet to answer."""
         self.check_stop()
@@ -101,6 +107,12 @@ class RunFolder:
             with suppress(ValueError):  # a line that was being written when its process was killed
                 found.append(json.loads(line))
         return found
+
+    def log_to_file(self) -> None:
+        """From now on, what this process logs about the federation is in the run's folder too."""
+        handler = logging.FileHandler(self.path / "run.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("fedmc").addHandler(handler)
 
     def ask_to_stop(self) -> None:
         (self.path / "stop").touch()
@@ -156,9 +168,19 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
 
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     """The organisations that have the model in the end."""
+    everyone = range(len(plan.organisations))
+    members = Members(
+        len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations
+    )
+    engine = FederatedEngine(transport, plan.run, members)
+    try:
+        return _rounds(folder, plan, engine)
+    finally:
+        folder.say_absent(engine.absent, plan.organisations)
+
+
+def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[str]:
     path, everyone = folder.path / "server.npz", range(len(plan.organisations))
-    federation = Members(len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities))
-    engine = FederatedEngine(transport, plan.run, federation)
     last: Checkpoint | None = None
     if path.exists():
         found = checkpoint.load(path)
@@ -170,8 +192,8 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
         nonlocal last
         last = now
         checkpoint.save(path, SavedRun(plan.run, now, engine.counted, plan.catalogue, engine.factors))
-        absent = [one._asdict() | {"organisation": plan.organisations[one.client]} for one in engine.absent[-20:]]
-        folder.say(round=now.number, absent=absent)
+        folder.say(round=now.number)
+        folder.say_absent(engine.absent, plan.organisations)
 
     if last is None or last.number < plan.rounds:
         running = rounds(

@@ -19,7 +19,8 @@ from fedmc.errors import DataError, TooFewError
 from fedmc.federation import secagg_messages as messages
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage, read_stage
 from fedmc.federation.server.asking import Asking, log
-from fedmc.federation.wire import OK, STATUS, Invitation, decode_reply, from_bytes
+from fedmc.federation.statuses import DIVERGED, OK, explain
+from fedmc.federation.wire import Invitation, decode_reply, from_bytes
 from fedmc.privacy.secagg.aggregator import Aggregator
 from fedmc.privacy.secagg.session import AbortedError, Advert, threshold_of
 from fedmc.training.aggregation import decoded
@@ -130,11 +131,11 @@ class SecAggSession:
         arrays, words = from_bytes(content)
         if "stage" not in words:
             status = decode_reply(arrays, words).status
-            self.diverged += status == "diverged"
-            raise DataError(STATUS.get(status, "an unknown status"))
+            self.diverged += status == DIVERGED
+            raise DataError(explain(status))
         said = read_stage(content)
         if said.status != OK:
-            raise DataError(STATUS.get(said.status, "an unknown status"))
+            raise DataError(explain(said.status))
         if (said.token, said.client, said.stage) != (self.invitation.token, member, stage):
             raise DataError("an answer to another question")
         return said.arrays
