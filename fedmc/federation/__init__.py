@@ -1,9 +1,10 @@
-"""The protocol of a real federation, whatever carries it: messages, a node that never loses or doubles a contribution,
-and a server that can be killed and gone on with.
+"""The protocol of a real federation, independent of the transport. Contributions are counted exactly once, and a run
+can be resumed after its server was killed.
 
-    wire.py        what travels, as named arrays and plain words
-    store.py       a node's state on disk: committed, pending, and the reply that goes with it
-    node.py        one organisation: its shard, its store, and how it answers
-    engine.py      the server's side: asks nodes, checks what they send, adds it up
-    checkpoint.py  the server's state on disk
+    wire.py             requests and replies: named arrays and a JSON header
+    secagg_messages.py  the messages of secure aggregation
+    node/               an organisation's node: its checks, its answers and its durable store
+    server/             the engine that asks nodes and aggregates replies, sessions, checkpoints and runs
+    setup/              folders, keys, certificates and identities
+    flower/             the transport over Flower
 """

@@ -1,7 +1,7 @@
-"""What travels between server and nodes: named arrays, and a header of what JSON can hold.
+"""The messages between server and nodes: named arrays and a JSON header.
 
-A request carries what a Broadcast does, who is meant, and which of the node's rounds the server has counted. A reply
-carries a status word and, where that is "ok", one client's Sums. Nothing else: no error text ever leaves a node.
+A request carries a Broadcast, the node's number, and the node's last round that the server counted. A reply carries a
+status and, if that is "ok", one client's Sums. It carries nothing else: no error text ever leaves a node.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
 Arrays = dict[str, Array]
-Header = dict[str, Any]  # what JSON can hold
-HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
-SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
+Header = dict[str, Any]  # JSON values
+HEADER, EARLIER_HEADER = "header.json", "words.json"  # the header's name in a message, and its name before version 0.2
+SHARED = "shared/"  # prefix of the arrays that the algorithm broadcasts beside V
 OK = "ok"
 STATUS = {
     OK: "counted",
@@ -49,7 +49,7 @@ NEVER = -1  # no round of this node was counted
 
 
 class Invitation(NamedTuple):
-    """To a session of secure aggregation: the answer is an advert, and what was asked for travels masked."""
+    """Invites a node to a session of secure aggregation: it answers with an advert, and its reply is masked."""
 
     token: str
     cohort: tuple[int, ...]
@@ -57,7 +57,7 @@ class Invitation(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What one node is asked: a broadcast, and what only this node needs to know."""
+    """A request to one node: a broadcast, and what concerns only this node."""
 
     run: str
     client: int  # the node's number
@@ -65,17 +65,17 @@ class Request(NamedTuple):
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
     version: str = __version__
-    factor: float = 1.0  # how much of that round's update was counted, where updates are clipped
+    factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
 
     @property
     def key(self) -> str:
-        """What makes two requests the same: asked again, a node does the same work."""
+        """Hash by which a node recognises a repeated request: of all but `counted`, `factor` and `invitation`."""
         return self.hash(counted=None, factor=None, invitation=None)
 
     @property
     def common(self) -> str:
-        """What is the same for all members of a session: none of them is asked anything else than the others."""
+        """Hash of what all members of a session are asked alike."""
         return self.hash(client=None, counted=None, factor=None, invitation=None)
 
     def hash(self, **without: None) -> str:
@@ -97,7 +97,7 @@ def hash_of(settings: Settings) -> str:
 
 
 def portable(settings: Settings) -> None:
-    """Refuse settings that cannot be written in words: a penalty, loss, sampler or algorithm given as an object."""
+    """Refuse settings that JSON cannot hold: a penalty, loss, sampler or algorithm given as an object."""
     try:
         same = Settings.from_dict(settings.to_dict()).to_dict() == settings.to_dict()
     except InputError:
@@ -124,10 +124,10 @@ def encode(request: Request) -> tuple[Arrays, Header]:
 
 
 def decode(arrays: Arrays, header: Header) -> Request:
-    """The request; settings that do not match their hash are refused."""
+    """Inverse of `encode`; DataError for a malformed request, or if the settings do not match their hash."""
     try:
         settings = Settings.from_dict(header["settings"])
-        if header["settings_hash"] not in (None, hash_of(settings)):  # None: of an earlier version's checkpoint
+        if header["settings_hash"] not in (None, hash_of(settings)):  # None: a checkpoint of an earlier version
             raise DataError("the settings do not match their hash")
         scaling = Scaling(float.fromhex(header["mean"]), float.fromhex(header["scale"]))
         shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
@@ -185,7 +185,7 @@ def decode_reply(arrays: Arrays, header: Header) -> Reply:
 
 
 def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
-    """One file of both; the same content gives the same bytes."""
+    """Arrays and header as one .npz file; the same content gives the same bytes."""
     file = io.BytesIO()
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
     content = {HEADER: text} | {name: arrays[name] for name in sorted(arrays)}
@@ -194,7 +194,7 @@ def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
 
 
 def from_bytes(content: bytes) -> tuple[Arrays, Header]:
-    """Back again; anything else is refused, and nothing in it is run."""
+    """Inverse of `to_bytes`; DataError for anything else. It never unpickles or runs the content."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
             inside = archive.infolist()
