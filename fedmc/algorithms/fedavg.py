@@ -1,4 +1,4 @@
-"""Federated averaging and FedProx on the item factors, with the users' factors at home."""
+"""Federated averaging and FedProx on the item factors; the users' factors stay local."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedmc.problem import subproblem
 class FedAvg(Algorithm):
     """N gradient steps on f(U, W) + R(W) + mu/2 ||W - V||^2 of length 1/(L + mu) from W = V,   L = lambda_max(U'U).
 
-    Then V is the mean of W, each weighing as much as its client has ratings. mu = 0 is federated averaging, else it is
-    FedProx, with mu as a share of L.
+    Then V is the mean of W over clients, weighted by their numbers of ratings. mu = 0 is federated averaging, mu > 0 is
+    FedProx; the attribute `mu` is given as a share of L.
     """
 
     name = "fedavg"

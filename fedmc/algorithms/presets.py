@@ -1,4 +1,4 @@
-"""The presets: what settings are where nobody says otherwise."""
+"""The presets: default values of the settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it reveals less
+EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it leaks less
 
 
 def usual_update(given: Update | None, preset: str, everybody: bool) -> Update | None:
-    """The update of a federation: as given, or what is best where all organisations take part in every round."""
+    """The update of a federation: the given one, or the best one if all organisations take part in every round."""
     return EVERYBODY.get(preset) if given is None and everybody else given

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from fedmc.algorithms import measures
 from fedmc.algorithms.messages import Broadcast, Part, Schema, length
 
-NUMBER_BYTES, ROW_BYTES = 12, 12  # float64 or int64 and its share of the framing; a row's number
-FRAMING = 100_000  # of a message, at most
+NUMBER_BYTES, ROW_BYTES = 12, 12  # upper bounds per value (8 bytes, and its share of the framing) and per row number
+FRAMING = 100_000  # upper bound on the framing of a message, in bytes
 
 
 def _moments(broadcast: Broadcast, items: int) -> Schema:
@@ -34,5 +34,5 @@ def schema_of(broadcast: Broadcast, items: int) -> Schema:
 
 
 def max_bytes(broadcast: Broadcast, items: int) -> int:
-    """No honest reply takes more bytes."""
+    """Upper bound on the bytes of an honest reply."""
     return NUMBER_BYTES * length(schema_of(broadcast, items)) + ROW_BYTES * items + FRAMING

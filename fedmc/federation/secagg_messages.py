@@ -125,7 +125,7 @@ def _rows(contents: list[bytes], size: int) -> Array:
 def _numbers(arrays: Arrays, name: str) -> list[int]:
     found = arrays.get(name)
     if found is None or found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
-        raise DataError(f"{name} are no members")
+        raise DataError(f"{name} must be a list of member numbers")
     return [int(number) for number in found]
 
 

@@ -78,5 +78,5 @@ class FlowerTransport:
             try:
                 answers[client] = unpack(reply.content)
             except (KeyError, ValueError, TypeError):
-                log.warning("node %s sent no bytes of ours", client)
+                log.warning("node %s sent a reply that is not a fedmc message", client)
                 answers[client] = b""

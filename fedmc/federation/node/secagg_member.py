@@ -29,7 +29,7 @@ class OnceAmong:
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
         before = self.store.revealed(self.name)
         if before is not None and before != survivors:
-            raise DataError(f"the same reply was in a sum over {before}: beside one over {survivors} it would show")
+            raise DataError(f"the same reply was in a sum over {before}: a second sum over {survivors} could reveal it")
 
     def before_reveal(self, survivors: tuple[int, ...]) -> None:
         if not self.empty:

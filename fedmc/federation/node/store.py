@@ -81,7 +81,7 @@ class Store:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("its pages do not hang together")
+                raise sqlite3.DatabaseError("its pages are inconsistent")
             self._database.executescript(SCHEMA)
             found = self._database.execute("SELECT format FROM about").fetchone()
             if found is None:

@@ -110,6 +110,6 @@ def _check_rows(name: str, part: Sparse, shape: tuple[int, ...]) -> None:
     if (part.height, *part.values.shape[1:]) != shape or rows.ndim != 1 or len(rows) != len(part.values):
         raise DataError(f"{name} has shape {(part.height, *part.values.shape[1:])}, expected {shape}")
     if rows.dtype.kind not in "iu" or (len(rows) and (rows[0] < 0 or rows[-1] >= shape[0])):
-        raise DataError(f"{name} speaks of items that are not there")
+        raise DataError(f"{name} has rows for items that are not there")
     if (np.diff(rows.astype(np.int64)) <= 0).any():
         raise DataError(f"{name} names its items out of order, or twice")
