@@ -78,7 +78,7 @@ class CurvatureTheory(Theory):
 
 
 class Curvature(Algorithm):
-    """Clients send second moments instead of W and Y: as accurate as pooled least squares, in few rounds."""
+    """Clients send second moments, not W and Y: as accurate as pooled alternating least squares, in few rounds."""
 
     name = "curvature"
     state_types = (CurvatureState,)

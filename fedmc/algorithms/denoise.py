@@ -7,7 +7,7 @@ H_jt = c_j B_t, the observation is
     y_jt = g_jt + H_jt x_jt = H_jt x_j + noise                 var = noise^2 / s_j^2 + SAMPLING c_j
 
 The estimate of x_j is the posterior mean given all rounds, older ones discounted. The prior centres factors at 0 and
-biases at a line in the log of the count. Rare items, whose releases are mostly noise, stay near the prior. Before every
+biases at a line in the log of the count. Rare items, whose releases are mostly noise, stay near the prior. After every
 round but the last the factors are rotated and scaled to be orthogonal and of equal size (a power iteration with
 memory), because small factors could not grow against the prior. All of this is post-processing of the releases, so it
 costs no privacy.
@@ -28,7 +28,7 @@ BIAS_ROUNDS = 3  # the first rounds, the counts included, which estimate biases 
 FACTOR_SPREAD = 0.3  # standard deviation of the prior
 BIAS_SPREAD = 0.7
 SIZE = 0.25  # root mean square of each factor over ratings, between rounds
-FORGETTING = 0.3, 0.95  # discount per round of earlier evidence on factors: in the first and the second half of a run
+FORGETTING = 0.3, 0.95  # discount per round of the factors' precision (evidence: its root): first half, second half
 WORTH = 5.0  # signal-to-noise ratio of a typical item's count per factor; below twice that, no factors are fitted
 SAMPLING = 1.0
 MIN_COUNT = 2.0

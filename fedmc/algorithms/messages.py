@@ -89,10 +89,10 @@ def length(schema: Schema) -> int:
 
 
 class Sparse(ABC):
-    """An array of `height` rows, most of them zero."""
+    """An array of `height` rows that are zero except for `rows`."""
 
     height: int
-    rows: Array  # the other rows' numbers: ascending, for each client in turn if several reply together
+    rows: Array  # their numbers, ascending; if several clients reply together, ascending within each
 
     @property
     @abstractmethod

@@ -75,7 +75,7 @@ class Request(NamedTuple):
 
     @property
     def common(self) -> str:
-        """Hash of what all members of a session are asked alike."""
+        """Hash of the part of a request that is the same for all members of a session."""
         return self.hash(client=None, counted=None, factor=None, invitation=None)
 
     def hash(self, **without: None) -> str:

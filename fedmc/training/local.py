@@ -15,7 +15,7 @@ from fedmc.kernels import threads
 from fedmc.training.aggregation import Aggregation, aggregation_of
 from fedmc.training.spill import SpilledStates
 
-BATCH = 200_000  # about so many ratings of small clients are updated together
+BATCH = 200_000  # ratings of a batch of small clients that are updated together, approximately
 
 
 class LocalEngine:

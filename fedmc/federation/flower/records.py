@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 PLACE, NAME = "fedmc", "bytes"
-SMALL = 8 * 2**20  # at most so many bytes go in one piece: each piece is a call, which costs more than a megabyte
+SMALL = 8 * 2**20  # bytes that are sent in one piece: each piece is a call, which costs more than a megabyte
 
 
 def pack(content: bytes) -> RecordDict:

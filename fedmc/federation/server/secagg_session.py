@@ -80,7 +80,7 @@ class SecAggSession:
         answers = self.asking.exchange(contents, SMALL, self.needed)
         found = self._valid("advertise", answers, self.asked, _one_advert, self._check_advert)
         self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
-        if len(found) < self.needed:  # a new session would not help: the missing nodes had their time
+        if len(found) < self.needed:  # a new session would not help: the wait for the others is over
             missing = self.asking.reasons(len(self.asked) - len(found))
             there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
             raise TooFewError(f"round {self.broadcast.round}: {there} ({missing})")
