@@ -142,7 +142,7 @@ def certificate(record: Record) -> str:
     """Whether the convergence theorem covers this run, in a sentence."""
     needed = record.get("beta_needed")
     if needed is None:
-        return "Not computed in this run: `fedmc train --diagnostics` adds it."
+        return "Not worked out in this run: `fedmc train --diagnostics` adds it."
     text = f"With the constants measured so far the theorem requires beta above {needed:.3g}."
     if record.get("certified"):
         return f"{text} This run's beta is: its convergence is certified."
