@@ -12,11 +12,14 @@ import pytest
 
 from fedmc.algorithms import registry
 from fedmc.algorithms.client import respond
+from fedmc.algorithms.fedavg import FedProx
 from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Shared, Sparse, Sums, add_up, dense
 from fedmc.algorithms.protocol import Sizes
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
+from fedmc.audit import attacks
+from fedmc.audit.observer import watch
 from fedmc.data.partition import Shard, make_shards
 from fedmc.errors import InputError
 from fedmc.training.aggregation import FixedPointState, aggregation_of, put_together, taken_apart
@@ -214,10 +217,62 @@ def test_unknown_names_are_refused():
         ({"method": "fedsgd"}, "unknown method 'fedsgd'"),
         ({"update": "fedavg"}, "unknown update 'fedavg'"),
         ({"algorithm": object()}, "needs name, client_update, aggregate, schema, which object lacks"),
+        ({"algorithm": FedProx}, "an algorithm is an object: give FedProx\\(\\), not the class"),
+        ({"algorithm": "fedprox:-1"}, "mu of fedprox must be finite and at least 0, got -1"),
+        ({"algorithm": "fedprox:much"}, "'much' should be numbers"),
+        ({"algorithm": "fedavg:1"}, "'fedavg:1' cannot be made of the numbers"),
+        ({"algorithm": "fedavg", "method": "fedprox"}, "both name the algorithm: give one"),
+        ({"method": "fedavg", "update": "exact"}, "both name the algorithm: give one"),
+        ({"method": "scaffold", "beta": 3.0}, "beta has no meaning with algorithm='scaffold'"),
         ({"algorithm": "dp"}, "algorithm='dp' needs privacy='dp' or 'dp\\+secagg', got 'plain'"),
     ):
         with pytest.raises(InputError, match=words):
             Settings.preset("paper", **given)
+
+
+def test_hyper_parameters_follow_the_name():
+    settings = settings_of("fedprox:0.5", "paper", PLAIN)
+    algorithm = settings.make_algorithm()
+    assert (algorithm.name, algorithm.mu, settings.to_dict()["algorithm"]) == ("fedprox", 0.5, "fedprox:0.5")
+    assert Settings.from_dict(settings.to_dict()).make_algorithm() is algorithm
+    assert Settings.preset("paper", algorithm=FedProx(0.5)).to_dict()["algorithm"] == "fedprox:0.5"
+    runs = [run(settings_of(spec, "paper", PLAIN))[1].V for spec in ("fedprox", "fedprox:0.1", "fedprox:0", "fedavg")]
+    assert runs[0].tobytes() == runs[1].tobytes() != runs[2].tobytes() == runs[3].tobytes()
+
+
+def test_an_object_under_the_name_of_another_algorithm_is_refused():
+    class Mine(FedProx):
+        def __str__(self):
+            return self.name  # forgets mu: a saved model would be loaded with the default
+
+    with pytest.raises(InputError, match="'fedprox' is the name of another algorithm"):
+        Settings.preset("paper", algorithm=Mine(0.5))
+
+
+def test_a_reply_that_is_not_the_schema_is_refused():
+    class Forgetful(FedProx):
+        name = "forgetful"
+
+        def schema(self, broadcast, items):
+            return {"W": super().schema(broadcast, items)["W"]}
+
+    for given in (PLAIN, SECAGG):
+        with pytest.raises(InputError, match=r"replies with \['W', 'weight'\], but its schema has \['W'\]"):
+            run(Settings.preset("paper", rank=RANK, algorithm=Forgetful(0.5), **given))
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if name != "dp"])
+@pytest.mark.parametrize("preset", ["paper", "fast"])
+def test_what_it_says_it_leaks_the_audit_finds(name, preset):
+    """From the plain messages of a client of one user, the attack tells which items were rated."""
+    ratings = planted()
+    shards = make_shards(ratings, np.arange(len(ratings.users)), "float64")
+    settings = settings_of(name, preset, {"active": len(shards)})
+    engine = watch(shards, settings, (0, 1, 2), 3)
+    for client in (0, 1, 2):
+        rated = np.bincount(shards[client].by_user.indices, minlength=len(ratings.items)) > 0
+        assert 0 < rated.sum() < len(rated)
+        assert attacks.auc(attacks.rated_items(engine.heard[client]), rated) >= 0.99
 
 
 def test_a_newcomer_is_counted_in_whole_steps():

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedmc.algorithms.leakage import track
+from fedmc.algorithms.admm_leakage import track
 from fedmc.algorithms.settings import Settings
 from fedmc.audit import attacks, results
 from fedmc.audit.audit import Clients, audit, count_items, linked

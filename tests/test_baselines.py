@@ -106,7 +106,7 @@ def scaffold():
     return rounds_of
 
 
-DENSE = {
+DENSE = {  # a new method needs its transcription here
     "fedmavg": lambda: fedmavg(1 / CLIENTS),
     "fedmavg-printed": lambda: fedmavg(1),
     "fedmgs": lambda: fedmgs,
@@ -171,7 +171,7 @@ def test_words_and_objects():
         settings("fedsgd")
     with pytest.raises(InputError, match="needs name, client_update, aggregate, schema"):
         settings(object())
-    with pytest.raises(InputError, match="speak of FedMC only"):
+    with pytest.raises(InputError, match="exist for FedMC only, not for fedmavg"):
         list(itertools.islice(rounds(local_engine(planted(), CLIENTS), settings("fedmavg"), full=True), 1))
 
 

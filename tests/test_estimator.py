@@ -125,7 +125,7 @@ def test_clients_by_mapping_array_and_column():
         ({"dtype": "float16"}, "unknown dtype 'float16': choose one of float32, float64"),
         ({"update": "both"}, "unknown update"),
         ({"update": "curvature", "loss": "huber:1"}, "needs the square loss, got huber"),
-        ({"update": "curvature", "beta": 1.0}, "beta has no meaning with update='curvature'"),
+        ({"update": "curvature", "beta": 1.0}, "beta has no meaning with algorithm='curvature'"),
         ({"update": "curvature", "penalty_items": "group-l2:1"}, "needs a separable penalty"),
         ({"patience": 3}, "patience needs validation"),
         ({"validation": 0.1, "patience": 0}, "patience must be at least 1"),

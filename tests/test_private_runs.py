@@ -127,7 +127,7 @@ def test_what_goes_with_it():
     with pytest.raises(InputError, match="all 5 clients take part"):
         next(rounds(LocalEngine(shards_of(5)), settings))
     for given, said in (
-        ({"method": "fedavg"}, "goes with method='fedmc'"),
+        ({"method": "fedavg"}, "needs algorithm='dp', which it chooses by itself; got fedavg"),
         ({"normalise": "standard"}, "public range"),
         ({"epsilon": 0.0}, "epsilon must be above 0"),
         ({"delta": 1.5}, "delta must lie between 0 and 1"),

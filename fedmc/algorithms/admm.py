@@ -31,8 +31,8 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 
 from fedmc.algorithms import beta
+from fedmc.algorithms.admm_leakage import ADMMLeakage
 from fedmc.algorithms.beta import beta_of
-from fedmc.algorithms.leakage import ADMMLeakage
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Sums
 from fedmc.algorithms.protocol import Algorithm, Sizes, Start
 from fedmc.algorithms.settings import Settings
@@ -101,6 +101,7 @@ class LinearisedADMM(Algorithm):
 
     name = "linearised"
     state_types: tuple[type[State], ...] = (ADMMState,)
+    remedy = "raise beta"
     cumulative = True
     theory: Theory | None = ADMMTheory()
     leakage = ADMMLeakage()
@@ -210,4 +211,4 @@ def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:
 def check_finite(finite: bool, shard: Shard, broadcast: Broadcast) -> None:
     if not finite:
         cause = f"client {shard.client} got item factors that are not finite"
-        raise Diverged(broadcast.round, cause, "raise beta")
+        raise Diverged(broadcast.round, cause, broadcast.settings.make_algorithm().remedy)

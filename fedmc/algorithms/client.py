@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedmc.algorithms.measures import measure
 from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.schema import check_parts
 from fedmc.algorithms.start import moments
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
@@ -17,7 +18,9 @@ def respond(shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[St
         return state, moments(shard, broadcast)
     if broadcast.task == "measure":
         return state, measure(shard, state, broadcast)
-    return broadcast.settings.make_algorithm().client_update(shard, state, broadcast)
+    new, sums = broadcast.settings.make_algorithm().client_update(shard, state, broadcast)
+    check_parts(sums, broadcast, shard.by_user.shape[1])
+    return new, sums
 
 
 def respond_together(

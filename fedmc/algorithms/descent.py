@@ -21,6 +21,10 @@ from fedmc.problem.penalties import Penalty, coefficients
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
+UNUSED = frozenset(  # settings of FedMC-ADMM and of the curvature update
+    {"beta", "beta_scale", "dual_step", "extrapolation", "entry_penalty", "fit_users_to", "passes"}
+)
+
 
 def largest_eigenvalue(F: Array) -> float:
     """lambda_max(F'F), kept above 0 if F is 0."""
@@ -42,7 +46,7 @@ def descend(X: Array, slope: Array, penalty: Penalty, step: float) -> Array:
 
 
 def user_steps(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-    """N times  U <- U - ( grad_U f(U, V) + grad R_i(U) ) / c,   c = lambda_max(V'V)."""
+    """N times  U <- U - ( grad_U f(U, V) + grad R_i(U) ) / c,   c = lambda_max(V'V) times the loss's curvature."""
     settings, V = broadcast.settings, broadcast.V
     penalty, _ = settings.penalties(broadcast.clients)
     problem = by_user(shard, broadcast)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.admm import ADMMState, ADMMTheory, LinearisedADMM, check_finite
+from fedmc.algorithms.admm_leakage import ExactLeakage
 from fedmc.algorithms.beta import beta_of
-from fedmc.algorithms.leakage import ExactLeakage
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.protocol import Sizes
 from fedmc.algorithms.settings import Settings

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from fedmc.algorithms.descent import descend, factors_part, items_penalty, lipschitz, user_steps
+import math
+
+from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import AveragingLeakage
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.algorithms.users import by_item
 from fedmc.data.partition import Shard
+from fedmc.errors import require
 from fedmc.problem import subproblem
+
+MU = 0.1  # FedProx's own default, as a share of L
 
 
 class FedAvg(Algorithm):
     """N gradient steps on f(U, W) + R(W) + mu/2 ||W - V||^2 of length 1/(L + mu) from W = V,   L = lambda_max(U'U).
 
-    Then V is the mean of W over clients, weighted by their numbers of ratings. mu = 0 is federated averaging, mu > 0 is
-    FedProx; the attribute `mu` is given as a share of L.
+    Then V is the mean of W, weighted by each client's number of ratings. mu = 0 is federated averaging, else it is
+    FedProx, with mu as a share of L. L includes the loss's curvature.
     """
 
     name = "fedavg"
     label = "FedAvg"
     state_types = (LocalState,)
+    unused_settings = UNUSED
     leakage = AveragingLeakage()
     mu = 0.0
 
@@ -37,15 +43,21 @@ class FedAvg(Algorithm):
         return LocalState(U), Sums.of(W=weight * W, weight=weight)
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        return ServerState(None, total["W"] / total.number("weight"), 0)
+        return ServerState(None, total["W"] / total.number("weight"))
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         return {"W": factors_part(broadcast, items), "weight": Part(nonnegative=True)}
 
 
 class FedProx(FedAvg):
-    """Federated averaging with a proximal term."""
+    """Federated averaging with a proximal term: `fedprox`, or `fedprox:0.2` for mu = 0.2 L."""
 
     name = "fedprox"
     label = "FedProx"
-    mu = 0.1
+
+    def __init__(self, mu: float = MU) -> None:
+        require(0 <= mu < math.inf, f"mu of fedprox must be finite and at least 0, got {mu}")
+        self.mu = mu
+
+    def __str__(self) -> str:
+        return self.name if self.mu == MU else f"{self.name}:{self.mu!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmc.algorithms.descent import descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import AveragingLeakage
 from fedmc.algorithms.messages import Broadcast, Schema, Sums
 from fedmc.algorithms.protocol import Algorithm
@@ -22,6 +22,7 @@ class FedMAvg(Algorithm):
     name = "fedmavg"
     label = "FedMAvg"
     state_types = (LocalState,)
+    unused_settings = UNUSED
     leakage = AveragingLeakage()
     as_printed = False
 
@@ -34,7 +35,7 @@ class FedMAvg(Algorithm):
         return LocalState(U), Sums.of(W=W)
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        return ServerState(None, total["W"] / participants, 0)
+        return ServerState(None, total["W"] / participants)
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         return {"W": factors_part(broadcast, items)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmc.algorithms.descent import descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import GradientLeakage
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
 from fedmc.algorithms.protocol import Algorithm
@@ -21,6 +21,7 @@ class FedMGS(Algorithm):
     name = "fedmgs"
     label = "FedMGS"
     state_types = (LocalState,)
+    unused_settings = UNUSED
     leakage = GradientLeakage()
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
@@ -33,7 +34,7 @@ class FedMGS(Algorithm):
         slope = total["gradient"] * (broadcast.clients / participants)
         d = total.number("L") / participants
         V = descend(broadcast.V, slope.astype(broadcast.V.dtype), items_penalty(broadcast), 1 / d)
-        return ServerState(None, V, 0)
+        return ServerState(None, V)
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         return {"gradient": factors_part(broadcast, items), "L": Part(nonnegative=True)}

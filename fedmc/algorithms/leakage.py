@@ -2,13 +2,6 @@
 
 Each algorithm describes what it leaks with a `Leakage`. The attacks in `fedmc.audit` are written against this protocol.
 
-Whoever sees the messages of FedMC-ADMM can compute W and Y. The server knows V, beta, p and the dual step d, and from
-S+ = beta W+ + Y+ and Y+ = Y + d beta (W+ - V) it gets
-
-    Y+ = ( Y + d (S+ - beta V) ) / (1 + d)        W+ = ( S+ - Y+ ) / beta
-
-so that sending only the change of S is cheaper, but not more private. Then p (Y + beta (W+ - V)) is, row by row, minus
-the gradient ("pulls" below): the sum of (m - u'w_j) u over the users who rated item j, and 0 if nobody did.
 The message of the curvature update consists of the sums of z z' and m z themselves.
 """
 
@@ -20,9 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from fedmc.algorithms.beta import beta_of
 from fedmc.algorithms.messages import Broadcast
-from fedmc.problem.losses import Square
 from fedmc.problem.subproblem import unpacked
 from fedmc.types import Array
 
@@ -90,35 +81,16 @@ class Leakage(Protocol):
 
 
 class RowNorms(Leakage):
-    """The default: an item's row in the message is 0 unless a user rated it."""
-
-
-class ADMMLeakage(Leakage):
-    """Linearised FedMC-ADMM: W and Y can be tracked, and unrated rows follow one law."""
+    """The default: the row of an item that nobody rated is 0, or the same multiple of V's row for all such items."""
 
     def deviations(self, seen: Sequence[Observation]) -> list[Array]:
-        first, *later = track(seen)
-        return [first.pulls, *map(self.off_the_law, later)]
+        return [self._off_V(rows_of(one), one.broadcast) for one in seen]
 
-    def off_the_law(self, update: Tracked) -> Array:
-        return _off_the_steps(update)
-
-    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
-        return [Pulls(update.pulls, update.W_after) for update in track(seen)]
-
-    def accounted(
-        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
-    ) -> Array | float:
-        moved = sum(broadcast.V - before[client] if client in before else broadcast.V for client in cohort)
-        return np.asarray(beta_of(broadcast) * moved)
-
-
-class ExactLeakage(ADMMLeakage):
-    """Exact W updates: an unrated row of W equals that of V."""
-
-    def off_the_law(self, update: Tracked) -> Array:
-        exact = isinstance(update.broadcast.settings.make_loss(), Square)
-        return update.pulls if exact else _off_the_steps(update)
+    def _off_V(self, rows: Array, broadcast: Broadcast) -> Array:
+        if rows.shape != broadcast.V.shape:
+            return rows
+        free = free_columns(broadcast)
+        return _linear(np.asarray(rows[:, free], np.float64), broadcast.V[:, free, None])
 
 
 class CurvatureLeakage(Leakage):
@@ -152,15 +124,20 @@ class GradientLeakage(Leakage):
 
 
 class AveragingLeakage(Leakage):
-    """Averaging methods: an unrated row is only scaled, W = a V (SCAFFOLD adds k (own control - control))."""
+    """Averaging methods: an unrated row is only scaled, W = a V (SCAFFOLD adds k (own control - control)).
+
+    `part` is the name of W in the reply, `weight` the name of the number that W is multiplied by, if there is one.
+    """
+
+    def __init__(self, part: str = "W", weight: str = "weight") -> None:
+        self.part, self.weight = part, weight
 
     def deviations(self, seen: Sequence[Observation]) -> list[Array]:
         found: list[Array] = []
         own: Array | float = 0.0
         for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
-            fixed = broadcast.settings.rank + 1 if broadcast.settings.biases else None
-            free = [k for k in range(broadcast.V.shape[1]) if k != fixed]
-            target = np.asarray(parts["W"] / parts.get("weight", np.ones(())), np.float64)[:, free]
+            free = free_columns(broadcast)
+            target = np.asarray(parts[self.part] / parts.get(self.weight, np.ones(())), np.float64)[:, free]
             known = [broadcast.V[:, free]]
             if "control" in parts and "control" in broadcast.shared.arrays:
                 known.append(np.asarray(own - broadcast.shared.arrays["control"])[:, free])
@@ -172,11 +149,11 @@ class AveragingLeakage(Leakage):
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
     ) -> Array | float:
-        return np.asarray(parts.get("weight", len(cohort)) * broadcast.V)
+        return np.asarray(parts.get(self.weight, len(cohort)) * broadcast.V)
 
 
-class ControlLeakage(AveragingLeakage):
-    """SCAFFOLD: clients send changes of W, no part of which the server can predict."""
+class ChangeLeakage(AveragingLeakage):
+    """Clients send W - V, as with SCAFFOLD: the server cannot predict any part of it."""
 
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
@@ -209,6 +186,12 @@ class ReleaseLeakage(Leakage):
         return self.evidence([one])[0]
 
 
+def free_columns(broadcast: Broadcast) -> list[int]:
+    """The columns of V that training changes: with biases, one is fixed to 1."""
+    fixed = broadcast.settings.rank + 1 if broadcast.settings.biases else None
+    return [k for k in range(broadcast.V.shape[1]) if k != fixed]
+
+
 def rows_of(one: Observation) -> Array:
     """The part of a message that has a row per item (rows after those of the items are left out)."""
     items = len(one.broadcast.V)
@@ -216,66 +199,14 @@ def rows_of(one: Observation) -> Array:
     return np.asarray(found)[:items]
 
 
-class Tracked(NamedTuple):
-    """One message of FedMC-ADMM with W and Y before and after it; at the first message both are the same."""
-
-    broadcast: Broadcast
-    W: Array
-    Y: Array
-    W_after: Array
-    Y_after: Array
-
-    @property
-    def pulls(self) -> Array:
-        beta = beta_of(self.broadcast)
-        pulls: Array = self.broadcast.clients * (self.Y + beta * (self.W_after - self.broadcast.V))
-        return pulls
-
-
-def track(seen: Sequence[Observation]) -> list[Tracked]:
-    """W and Y, tracked through a client's messages from the first one on (for a cohort: the first message only)."""
-    tracked: list[Tracked] = []
-    S: Array | float = 0.0
-    for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
-        beta = beta_of(broadcast)
-        S = S + np.asarray(parts["S"], np.float64)
-        if not tracked:
-            Y = np.asarray(S - max(seen[0].joined, 1.0) * beta * broadcast.V)
-            tracked.append(Tracked(broadcast, broadcast.V, Y, broadcast.V, Y))
-            continue
-        W, Y, d = tracked[-1].W_after, tracked[-1].Y_after, broadcast.settings.dual_step
-        Y_after = np.asarray((Y + d * (S - beta * broadcast.V)) / (1 + d))
-        tracked.append(Tracked(broadcast, W, Y, np.asarray((S - Y_after) / beta), Y_after))
-    return tracked
-
-
-def _off_the_steps(update: Tracked) -> Array:
-    """The residual of  W+ - A = c^N (W - A),  A = V - Y/beta,  c = L / (L + p beta),  the law of unrated rows.
-
-    N linearised steps have this effect on an unrated row. L = ||U'U||_F is one number per client; any unrated row
-    reveals it.
-    """
-    broadcast, beta = update.broadcast, beta_of(update.broadcast)
-    N = broadcast.settings.inner_steps
-    A = broadcast.V - update.Y / beta
-    rho = np.broadcast_to(broadcast.clients * beta, broadcast.V.shape)
-    before, after = update.W - A, update.W_after - A
-    column = np.abs(before).argmax(axis=1)[:, None]
-    start, end, weight = (np.take_along_axis(part, column, 1)[:, 0] for part in (before, after, rho))
-    ratio = np.divide(end, start, out=np.zeros_like(end), where=start != 0)
-    root = np.clip(ratio, 0.0, 1 - 1e-9) ** (1 / N)
-    found = weight * root / (1 - root)
-    return _residual(after, _some(found).tolist(), lambda L: (L / (L + rho)) ** N * before)
-
-
 def _linear(target: Array, known: Array) -> Array:
     """The residual of target_j = known_j c, with one c for all unrated rows j."""
-    rows = _some(np.arange(len(target)))
+    rows = some(np.arange(len(target)))
     candidates = [np.linalg.lstsq(known[row], target[row], rcond=None)[0] for row in rows]
-    return _residual(target, candidates, lambda c: np.asarray(known @ c))
+    return residual(target, candidates, lambda c: np.asarray(known @ c))
 
 
-def _residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
+def residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
     """Each row's residual under the candidate law that most rows obey."""
     best, most = target, -1
     for candidate in candidates:
@@ -287,6 +218,6 @@ def _residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array])
     return best
 
 
-def _some(values: Array) -> Array:
+def some(values: Array) -> Array:
     chosen: Array = np.random.default_rng(0).permutation(values)[:CANDIDATES]
     return chosen

@@ -4,12 +4,15 @@ An algorithm is one file. It inherits from `Algorithm`, which has defaults for e
 
     name                                             its name in settings, models and federations
     client_update(shard, state, broadcast)           a client's work in a round -> (its new state, Sums)
-    aggregate(server, total, broadcast, clients)     the server's work on the sum over clients -> ServerState
+    aggregate(server, total, broadcast, participants)  the server's work on the sum over clients -> ServerState
     schema(broadcast, items)                         the parts of a reply, used for checks, fixed-point encoding,
                                                      byte counts and memory estimates
 
 It then runs in the simulation, in `compare`, and in federations, in plain mode and under secure aggregation. One object
 serves all runs: whatever depends on a run is in the settings of each broadcast.
+
+Hyper-parameters are numbers that the constructor takes. `__str__` then returns the spec, `name:numbers`, which
+settings, models and nodes carry.
 """
 
 from __future__ import annotations
@@ -68,6 +71,11 @@ class Algorithm(Protocol):
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     leakage: Leakage = RowNorms()  # what a client's messages leak, for the audit's attacks
+    remedy: str = "raise the penalties"  # what to do about a run that diverged
+
+    def __str__(self) -> str:
+        """The spec: the name, followed by the numbers of any hyper-parameters, `name:0.5,2`."""
+        return self.name
 
     # --- settings
 
@@ -109,7 +117,11 @@ class Algorithm(Protocol):
         return Start(broadcast, server_at(broadcast.V))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        """The server's next state, with the next V, from the sum over the participants."""
+        """The server's next state, with the next V, from the sum over the participants.
+
+        `participants` is their number. Sums are float64; V is cast to the run's dtype. It is not called for a round
+        without participants.
+        """
         raise NotImplementedError
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:

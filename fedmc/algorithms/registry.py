@@ -1,7 +1,7 @@
 """Algorithms by name: those built in, and those of installed packages that declare the entry point `fedmc.algorithms`.
 
 A built-in is an entry point like any other, declared here instead of in package metadata: its module is imported when
-its name is first used.
+its name is first used. Hyper-parameters follow the name: `fedprox:0.2` calls `FedProx(0.2)`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ BUILT_IN = {
     "scaffold": "fedmc.algorithms.scaffold:Scaffold",
     "dp": "fedmc.algorithms.private:Private",
 }
+NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them
 _found: dict[str, object] = {}
 
@@ -39,22 +40,49 @@ def names() -> list[str]:
     return [*BUILT_IN, *plugins.names(GROUP)]
 
 
-def find(name: str) -> Algorithm:
-    """The algorithm of this name."""
-    if name not in _found:
-        _found[name] = _make(name)
-    return cast("Algorithm", _found[name])
+def name_of(spec: str) -> str:
+    """The name in a spec such as `fedprox:0.2`."""
+    return spec.partition(":")[0]
+
+
+def find(spec: str) -> Algorithm:
+    """The algorithm of a name, or of a name and its hyper-parameters."""
+    if spec not in _found:
+        _found[spec] = _make(spec)
+    return cast("Algorithm", _found[spec])
 
 
 def check(given: object) -> Algorithm:
     """Check an algorithm that the user gave as an object."""
-    missing = [need for need in ("name", "client_update", "aggregate", "schema") if not hasattr(given, need)]
+    if isinstance(given, type):
+        raise InputError(f"an algorithm is an object: give {given.__name__}(), not the class")
+    missing = [need for need in NEEDED if not _has(given, need)]
     if missing:
         raise InputError(
             f"an algorithm needs {', '.join(missing)}, which {type(given).__name__} lacks: "
             "inherit from fedmc.algorithms.protocol.Algorithm"
         )
+    _check_spec(given)
     return cast("Algorithm", given)
+
+
+def _has(given: object, need: str) -> bool:
+    """Whether it has a value of its own, and not the placeholder of the protocol."""
+    found = getattr(given, need, None)
+    return bool(found) and getattr(found, "__module__", None) != "fedmc.algorithms.protocol"
+
+
+def _check_spec(given: object) -> None:
+    """Refuse an object whose spec stands for another algorithm: a saved model or a node would use that one."""
+    spec = str(given)
+    if name_of(spec) not in names():
+        return
+    registered = find(spec)
+    if type(registered) is not type(given) or vars(registered) != vars(given):
+        raise InputError(
+            f"{spec!r} is the name of another algorithm: give {type(given).__name__} a name of its own, or a __str__ "
+            f"that holds its hyper-parameters, such as '{name_of(spec)}:0.5'"
+        )
 
 
 def is_name(given: object) -> bool:
@@ -75,7 +103,7 @@ def named(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[ob
     if "algorithm" in given:
         return (given["algorithm"],)
     if method != "fedmc":
-        if isinstance(method, str) and method not in names():
+        if isinstance(method, str) and name_of(method) not in names():
             raise unknown("method", method, ("fedmc", *names()))
         return (method,)
     if privacy is not None and privacy.algorithm is not None:
@@ -86,12 +114,20 @@ def named(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[ob
     return usual if isinstance(usual, tuple) else (usual,)
 
 
-def _make(name: str) -> object:
-    if name in BUILT_IN:
-        return EntryPoint(name, BUILT_IN[name], GROUP).load()()
-    made = plugins.find(GROUP, name)
+def check_one(given: Mapping[str, object]) -> None:
+    """Refuse an algorithm that is named twice. `method="fedmc"` names none, so `update` may be given with it."""
+    found = [f"{key}={given[key]!r}" for key in ("algorithm", "method", "update") if given.get(key, "fedmc") != "fedmc"]
+    if len(found) > 1:
+        raise InputError(f"{' and '.join(found)} both name the algorithm: give one of them")
+
+
+def _make(spec: str) -> object:
+    name = name_of(spec)
+    built_in = EntryPoint(name, BUILT_IN[name], GROUP).load() if name in BUILT_IN else None
+    made = plugins.build(GROUP, spec, built_in)
     if made is None:
         raise unknown("algorithm", name, names())
-    if not callable(made):
-        raise InputError(f"the plug-in {name!r} in {GROUP} must be a class or a function, got {type(made).__name__}")
-    return check(made())
+    missing = [need for need in NEEDED if not _has(made, need)]
+    if missing:
+        raise InputError(f"the plug-in {name!r} in {GROUP} lacks {', '.join(missing)}")
+    return made

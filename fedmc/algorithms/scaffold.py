@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms.descent import descend, factors_part, items_penalty, lipschitz, user_steps
-from fedmc.algorithms.leakage import ControlLeakage
+from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.leakage import ChangeLeakage
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
 from fedmc.algorithms.protocol import Algorithm, Sizes
 from fedmc.algorithms.state import ServerState, State
@@ -36,7 +36,8 @@ class Scaffold(Algorithm):
     name = "scaffold"
     label = "SCAFFOLD"
     state_types = (ControlState,)
-    leakage = ControlLeakage()
+    unused_settings = UNUSED
+    leakage = ChangeLeakage()
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
         assert state is None or isinstance(state, ControlState)
@@ -55,7 +56,7 @@ class Scaffold(Algorithm):
         V = broadcast.V
         before = np.zeros_like(V) if server.S is None else server.S
         c = (before + total["control"] / broadcast.clients).astype(V.dtype)
-        return ServerState(c, V + total["W"] / participants, 0)
+        return ServerState(c, V + total["W"] / participants)
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         return broadcast.shared if server.S is None else Shared({CONTROL: server.S})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedmc.algorithms import measures
-from fedmc.algorithms.messages import Broadcast, Part, Schema, length
+from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums, length
+from fedmc.errors import InputError
 
 NUMBER_BYTES, ROW_BYTES = 12, 12  # upper bounds per value (8 bytes, and its share of the framing) and per row number
 FRAMING = 100_000  # upper bound on the framing of a message, in bytes
@@ -31,6 +32,14 @@ def schema_of(broadcast: Broadcast, items: int) -> Schema:
     """The parts that a reply to this broadcast must hold."""
     made = COMMON.get(broadcast.task) or broadcast.settings.make_algorithm().schema
     return made(broadcast, items)
+
+
+def check_parts(reply: Sums, broadcast: Broadcast, items: int) -> None:
+    """Refuse a reply whose parts are not those of the algorithm's own schema."""
+    expected = schema_of(broadcast, items).keys()
+    if reply.parts.keys() != expected:
+        name = broadcast.settings.make_algorithm()
+        raise InputError(f"{name} replies with {sorted(reply.parts)}, but its schema has {sorted(expected)}")
 
 
 def max_bytes(broadcast: Broadcast, items: int) -> int:

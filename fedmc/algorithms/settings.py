@@ -77,6 +77,7 @@ class Settings:
         if name not in PRESETS:
             raise unknown("preset", name, PRESETS)
         words = {key: value for key, value in given.items() if value is not None}
+        registry.check_one(words)
         words["privacy"] = _privacy(words, Plain())
         _fit_to_domain(words)
         chosen = PRESETS[name] | dict(cast(Privacy, words["privacy"]).settings()) | words
@@ -126,11 +127,12 @@ class Settings:
         needed, algorithm = self.privacy.algorithm, self.make_algorithm()
         require(
             needed is None or algorithm.name == needed,
-            f"privacy={self.privacy.mode!r} goes with method='fedmc', not {algorithm.name}",
+            f"privacy={self.privacy.mode!r} needs algorithm={needed!r}, which it chooses by itself; got {algorithm}",
         )
         require(
             algorithm.cumulative or not self.privacy.clips,
-            f"clip goes with method='fedmc', not {algorithm.name}: what is cut off an update must come with the next",
+            f"clip needs an algorithm with a running sum ({', '.join(registry.UPDATES)}): what is cut off an update "
+            f"must come with the next one. {algorithm} has none",
         )
         algorithm.check(self)
 
@@ -166,7 +168,7 @@ class Settings:
         return registry.resolve(self.algorithm)
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm of these settings."""
+        """The algorithm: an object that serves all runs."""
         return self._algorithm
 
     def make_loss(self) -> Loss:
@@ -207,12 +209,13 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
-        known = plain | {"algorithm": self.make_algorithm().name} | self.privacy.words()
+        known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
 
     def replace(self, **changes: object) -> Settings:
         """A copy with these changes; also takes a privacy mode by name with its parameters, `method` and `update`."""
         words = dict(changes)
+        registry.check_one(words)
         words["privacy"] = _privacy(words, self.privacy)
         if words.keys() & {"algorithm", "method", "update"}:
             words["algorithm"] = registry.named({"algorithm": self.algorithm} | words, words)[-1]
@@ -257,7 +260,7 @@ def _first_that_fits(
 
 
 def _no_meaning(name: str, algorithm: str) -> str:
-    return f"{name} has no meaning with update={algorithm!r}: leave it out, or use update='exact'"
+    return f"{name} has no meaning with algorithm={algorithm!r}: leave it out, or choose another algorithm"
 
 
 def _penalty(given: object) -> Penalty:

@@ -24,6 +24,6 @@ class LocalState(NamedTuple):
 class ServerState(NamedTuple):
     """The state that the server keeps between rounds; its size does not grow with the number of clients."""
 
-    S: Array | None  # FedMC's running sum over clients (float64, one row per item), or another algorithm's memory
+    S: Array | None  # one array of any shape: FedMC's running sum over clients, or another algorithm's memory
     V: Array
-    seen: int  # the number of clients in S
+    seen: int = 0  # FedMC: the number of clients in S; other algorithms may use it as a counter

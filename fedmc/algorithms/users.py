@@ -48,7 +48,7 @@ def users_at(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
 
 
 def opening_users(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-    """The start of a fit to V: the current U; for a new client the initial U, or 0 if the start does not matter."""
+    """Initial user factors: the client's current ones, or its start values if the solver depends on them."""
     if state is not None:
         return np.asarray(state.U)
     settings = broadcast.settings

@@ -21,7 +21,6 @@ from fedmc.report.comparison import write_report
 from fedmc.report.html import short
 
 Option = typer.Option
-METHODS = "fedmc,fedmc-exact,fedmc-paper,fedmavg,fedmgs,fedavg,fedprox,scaffold,pooled,pooled-prox,alone,biases"
 HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "spread": "±", "gap": "% to pooled",
     "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds",
@@ -43,7 +42,9 @@ Out = Annotated[
 
 def compare(
     source: options.Source,
-    methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS,
+    methods: Annotated[
+        str | None, Option(help="Methods to compare, separated by commas.", show_default="all, plug-ins too")
+    ] = None,
     seeds: Seeds = "1,2,3",
     rank: options.Rank = 10,
     clients: options.Clients = 100,
@@ -66,7 +67,7 @@ def compare(
 
     An interrupted comparison is resumed when the same command is given again.
     """
-    cases = tuple(_case(name, rank, penalty, beta, inner_steps) for name in methods.split(","))
+    cases = tuple(_case(name, rank, penalty, beta, inner_steps) for name in _names(methods))
     study = Study(
         f"Methods compared, rank {rank}", source, cases, (FIGURE,), parse_integers(seeds, "--seeds"), clients, active,
         rounds, splits.normalise(test) or "random:0", partition, measure_every, parse_names(columns), query, duplicates,
@@ -102,6 +103,10 @@ def reproduce(
         rounds=rounds,
     )  # fmt: skip
     _run(study, out or Path("comparisons") / experiment)
+
+
+def _names(given: str | None) -> list[str]:
+    return methods.usual() if given is None else methods.split(given)
 
 
 def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: int) -> Case:

@@ -69,7 +69,11 @@ InnerSteps = Annotated[
 Method = Annotated[
     str | None,
     Option(
-        help="Algorithm: fedmc, fedmavg, fedmgs, fedavg, fedprox, scaffold or a plug-in's name.", show_default="fedmc"
+        "--algorithm",
+        "--method",
+        help="Algorithm: fedmc (the update that --update or the preset names), fedmavg, fedmgs, fedavg, fedprox[:MU], "
+        "scaffold or a plug-in's name.",
+        show_default="fedmc",
     ),
 ]
 Loss = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -67,6 +68,8 @@ CENTRAL = {
     "biases": Method("biases only", takes=("rank",), central=_biases),
 }
 
+VARIANTS = ("fedmavg-printed",)
+
 
 def names() -> list[str]:
     """The names of all methods that can be compared."""
@@ -74,11 +77,29 @@ def names() -> list[str]:
     return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
 
 
+def usual() -> list[str]:
+    """The methods that are compared by default: all but variants with another constant."""
+    return [name for name in names() if name not in VARIANTS]
+
+
+def split(text: str) -> list[str]:
+    """Split names at commas; a number belongs to the name before it: `fedprox:0.2,scaffold`, `mine:0.5,2`."""
+    found: list[str] = []
+    for piece in text.split(","):
+        if found and ":" in found[-1] and re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", piece):
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    return found
+
+
 def find(name: str) -> Method:
-    """The method of this name."""
-    if name not in names():
+    """The method of this name, or of a name and its hyper-parameters."""
+    plain = registry.name_of(name)
+    if plain not in names() or (plain != name and plain in FEDMC | CENTRAL):
         raise unknown("method", name, names())
     known = FEDMC | CENTRAL
     if name in known:
         return known[name]
-    return Method(registry.find(name).label or name, {"algorithm": name}, (*COMMON, "inner_steps"))
+    label = (registry.find(name).label or plain) + name.removeprefix(plain).replace(":", " ")
+    return Method(label, {"algorithm": name}, (*COMMON, "inner_steps"))

@@ -54,13 +54,13 @@ def find(group: str, name: str) -> object | None:
     return loaded
 
 
-def build(group: str, spec: str) -> object | None:
+def build(group: str, spec: str, built_in: object | None = None) -> object | None:
     """The object that a spec such as `mine:0.5,2` stands for, or None if no installed package has the name.
 
-    It is refused unless its `str` is a spec of the same object.
+    `built_in` is fedmc's own factory of this name. The object is refused unless its `str` is a spec of the same object.
     """
     name, _, text = spec.partition(":")
-    factory = find(group, name)
+    factory = find(group, name) if built_in is None else built_in
     if factory is None:
         return None
     if not callable(factory):

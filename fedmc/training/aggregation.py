@@ -235,8 +235,11 @@ def is_masked(mode: str) -> bool:
 def check_run(settings: Settings, clients: int, rounds: int | None, full: bool) -> None:
     """Before the first round, refuse a run that the privacy mode or the algorithm does not support."""
     settings.privacy.check_run(clients, settings.active, rounds, full)
-    theory = settings.make_algorithm().theory
-    require(theory is not None or not full, "full diagnostics speak of FedMC only: leave them out with another method")
+    algorithm = settings.make_algorithm()
+    require(
+        algorithm.theory is not None or not full,
+        f"full diagnostics exist for FedMC only, not for {algorithm}: leave them out",
+    )
 
 
 def flat(reply: Sums, schema: Schema) -> Array:

@@ -120,7 +120,8 @@ def rounds(
         found = measured.diagnostics._replace(epsilon=settings.make_algorithm().epsilon_spent(settings, number))
         if has_diverged(found.objective, start):
             engine.rollback()
-            raise Diverged(number, f"the objective grew from {start:.3g} to {found.objective:.3g}", "raise beta")
+            grew = f"the objective grew from {start:.3g} to {found.objective:.3g}"
+            raise Diverged(number, grew, settings.make_algorithm().remedy)
         yield Round(
             number, engine.clients, participants, seconds, traffic.down, traffic.up, measured.nbytes, found, broadcast
         )
@@ -181,7 +182,7 @@ def one_round(
     after = after._replace(V=np.ascontiguousarray(after.V, settings.dtype))
     if not np.isfinite(after.V).all():
         traffic.engine.rollback()
-        raise Diverged(broadcast.round, "the item factors are not finite", "raise beta")
+        raise Diverged(broadcast.round, "the item factors are not finite", settings.make_algorithm().remedy)
     return after, took_part
 
 

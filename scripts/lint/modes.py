@@ -27,6 +27,7 @@ WAIVER = re.compile(r"#\s*mode:\s*\S.*$")
 # The implementations of the three ideas, as patterns inside the folder.
 ALLOWED = (
     "algorithms/admm.py",
+    "algorithms/admm_leakage.py",
     "algorithms/curvature.py",
     "algorithms/denoise.py",
     "algorithms/exact.py",
