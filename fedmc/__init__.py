@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the command line's help should not wait for a compiler."""
+    """Import on first use, so that the command line's help does not wait for numba."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedmc' has no attribute {name!r}")
     module, attribute = _HOMES[name].rpartition(".")[::2]

@@ -1,12 +1,12 @@
-"""What can go wrong, as the user should read it: the value, the bound, the cure.
+"""The errors that fedmc raises. A message names the value, the bound and the cure.
 
 FedmcError
 ├── InputError        a setting or an argument is out of bounds
 │   └── UnknownNameError  a name that is neither built in nor an installed plug-in's
-├── DataError         ratings that cannot be used as they are
-├── ModelFileError    a model file that is damaged, foreign or too new
-├── Diverged          training left the finite numbers; carries the last finite model's round
-└── TooFewError       fewer nodes than must be took part in a round of a federation
+├── DataError         ratings, or other stored data, that cannot be used as they are
+├── ModelFileError    a model file that is damaged, of another kind or too new
+├── Diverged          training diverged; carries the number of the round
+└── TooFewError       too few nodes took part in a round of a federation
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class UnknownNameError(InputError):
 
 
 class DataError(FedmcError):
-    """Ratings that cannot be used as they are."""
+    """Ratings, or other stored data, that cannot be used as they are."""
 
 
 class ModelFileError(FedmcError):
-    """A model file that is damaged, foreign or too new."""
+    """A model file that is damaged, of another kind or too new."""
 
 
 class Diverged(FedmcError):  # noqa: N818
-    """Training left the finite numbers."""
+    """Training diverged: numbers are not finite, too large, or the objective grew far above its start."""
 
     def __init__(self, round: int, what: str, cure: str) -> None:
         super().__init__(f"training diverged in round {round}: {what}; {cure}")
@@ -43,11 +43,11 @@ class Diverged(FedmcError):  # noqa: N818
 
 
 class TooFewError(FedmcError):
-    """Fewer nodes than must be took part in a round of a federation."""
+    """Too few nodes took part in a round of a federation."""
 
 
 def require(condition: bool, message: str | Callable[[], str], error: type[FedmcError] = InputError) -> None:
-    """Raise `error(message)` unless `condition` holds; a message that needs the failing value may be a function."""
+    """Raise `error(message)` unless `condition` holds; a function as message is called only on failure."""
     if not condition:
         raise error(message() if callable(message) else message)
 

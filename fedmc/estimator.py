@@ -1,4 +1,4 @@
-"""FedMC: federated matrix completion in scikit-learn's conventions."""
+"""FedMC: federated matrix completion as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OF_THE_RUN = {  # parameters that are not settings of the algorithm
 
 @dataclass(eq=False, repr=False)
 class FedMC:
-    """Federated matrix completion: the users of a table are spread over clients that share item factors only.
+    """Federated matrix completion: users are distributed over clients, which share only updates of the item factors.
 
     Parameters left at None take the preset's value.
 
@@ -52,38 +52,38 @@ class FedMC:
     ----------
     rank : number of factors.
     preset : "fast" (as accurate as pooled data, in few rounds) or "paper" (FedMC-ADMM as published).
-    clients : simulated clients that the users are spread over at random; `fit(..., clients=...)` says who is whose.
-    active : clients that take part in a round; None: 10, or all under differential privacy.
+    clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
+    active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
-    algorithm : name of an algorithm, built in or of an installed plug-in, or an object of your own.
-    method : "fedmc", or the name of a method to compare with, such as "fedavg"; the same as `algorithm`.
-    update : the variant of FedMC: "linearised", "exact" or "curvature"; the same as `algorithm`.
+    algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own.
+    method : "fedmc", or the name of a method to compare with, such as "fedavg"; an older form of `algorithm`.
+    update : the variant of FedMC: "linearised", "exact" or "curvature"; an older form of `algorithm`.
     loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
-    penalty_users : penalty or constraint of the user factors, in words such as "l2:10", or an object with `value` and
+    penalty_users : penalty or constraint on the user factors: a spec such as "l2:10", or an object with `value` and
         `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
     penalty_items : as for users; "auto" takes the users' penalty divided by the number of clients.
-    beta : how tightly clients' copies of the item factors are tied to the shared ones, or "auto".
-    inner_steps : steps of each half in a client's update (the paper's N).
-    sampler : which clients take part: "uniform", "coins", "groups", "passes", or an object of your own.
+    beta : ADMM penalty parameter, which ties clients' copies of the item factors to the shared ones, or "auto".
+    inner_steps : steps on each factor matrix in a client's update (the paper's N).
+    sampler : how clients are sampled: "uniform", "coins", "groups", "passes", or an object of your own.
     normalise : "none", "mean" or "standard": how ratings are centred and scaled.
     biases : whether users and items have a bias.
-    privacy : what the server would see: "plain", "secagg", "dp" or "dp+secagg", or a value such as
-        `modes.SecAgg(min_cohort=5)`. docs/explanation/privacy.md says what each may claim.
-    min_cohort : with secure aggregation, the fewest clients to hide among.
+    privacy : privacy mode: "plain", "secagg", "dp" or "dp+secagg", or a value such as `modes.SecAgg(min_cohort=5)`.
+        docs/explanation/privacy.md explains what each may claim.
+    min_cohort : with secure aggregation, the smallest cohort that a sum is taken over.
     epsilon : with differential privacy, the budget of each user over all rounds.
     delta : with differential privacy, below one over the number of users.
     ratings_from : with differential privacy, the lower end of the public range of ratings.
-    ratings_to : with differential privacy, the upper end of it.
-    clip : in plain, clip updates to so many times the median update norm; 0 switches it off.
+    ratings_to : with differential privacy, the upper end of this range.
+    clip : in plain mode, clip updates to this multiple of the median update norm; 0 switches it off.
     dtype : "float32" or "float64".
     validation : share of the ratings that is held out for `patience`.
-    patience : stop after so many rounds without a better validation RMSE.
+    patience : stop after this many rounds without a better validation RMSE.
     tolerance : stop when both relative residuals are below this.
-    seconds : stop after so many seconds of updates.
-    duplicates : what to do with a (user, item) pair that comes twice: "refuse", "last" or "mean".
-    full_diagnostics : also measure what the theory speaks of (slower).
-    measure_every : rounds between measurements; None: as many as cost little.
-    seed : same seed, same bits.
+    seconds : stop after this many seconds of updates.
+    duplicates : what to do with a (user, item) pair that has several ratings: "refuse", "last" or "mean".
+    full_diagnostics : also measure the quantities of the theory (slower).
+    measure_every : rounds between measurements; None: chosen so that measuring costs little.
+    seed : random seed; the same seed gives the same bits.
 
     Attributes
     ----------
@@ -137,8 +137,8 @@ class FedMC:
     def fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
         """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
 
-        `clients` says which client each user belongs to: a mapping from user id to client, an array with one client per
-        user (in the order of the sorted ids), or the name of a DataFrame column. Without it users are spread at random.
+        `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
+        order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
         """
         ratings = self._ratings(X, y)
         owner = self._owners(ratings, X, clients)
@@ -161,7 +161,7 @@ class FedMC:
         return self
 
     def settings(self, clients: int) -> Settings:
-        """The settings of a run over that many clients."""
+        """The settings of a run over `clients` clients."""
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
         if given["active"] is None:
             given["active"] = modes.as_privacy(self.privacy).default_active(clients)
@@ -176,18 +176,18 @@ class FedMC:
         return self._model().recommend(users, n, exclude_seen=exclude_seen)
 
     def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
-        """A model for users nobody has seen, from their ratings: it predicts and recommends for them."""
+        """A model that predicts and recommends for new users, given their ratings."""
         return self._model().fold_in(self._ratings(X, y))
 
     def transform(self, X: object) -> Array:
-        """X with its missing entries filled in, for known and new users alike: users x all items."""
+        """X with its missing entries filled in, for known and new users: users x all items."""
         return self._model().transform(self._ratings(X, None))
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
         return self.fit(X, y).transform(X)
 
     def score(self, X: object, y: ArrayLike | None = None) -> float:
-        """Minus the RMSE on these ratings: higher is better."""
+        """The negative RMSE on these ratings: higher is better."""
         ratings = self._ratings(X, y)
         entries = ratings.matrix.tocoo()
         predicted = self.predict(ratings.users[entries.row], ratings.items[entries.col])

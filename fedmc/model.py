@@ -1,4 +1,4 @@
-"""A fitted model: predict, recommend, fold in new users, fill in, save and load."""
+"""A fitted model: predict, recommend, fold in new users, complete a table, save and load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMAT, VERSION = "fedmc-model", 1
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Item factors V, user factors U, their ids, what each user has rated, and how ratings were scaled."""
+    """Item factors V, user factors U, their ids, the items each user has rated, and the scaling of ratings."""
 
     items: Array
     V: Array
@@ -43,7 +43,7 @@ class Model:
         return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
 
     def predict(self, users: Any, items: Any) -> Array:
-        """Predicted ratings of pairs: two arrays of equal length, or one of them a single id."""
+        """Predicted ratings of (user, item) pairs: two arrays of equal length, or one of them a single id."""
         rows, columns = find_ids(self.users, users, "user"), find_ids(self.items, items, "item")
         require(
             len(rows) == len(columns) or 1 in (len(rows), len(columns)),
@@ -53,9 +53,9 @@ class Model:
         return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
 
     def recommend(self, users: Any, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
-        """The n best items of each user (or all, if there are fewer): (ids, scores), one row a user.
+        """The n best items of each user (or all, if there are fewer): (ids, scores), one row per user.
 
-        Who has fewer items left than others gets the rest filled up with -1 (or an empty string) and NaN.
+        A row with fewer items is filled up with the id -1 (or an empty string) and the score NaN.
         """
         require(n >= 1, f"n must be at least 1, got {n}")
         rows = find_ids(self.users, users, "user")
@@ -78,7 +78,7 @@ class Model:
         return np.isin(rows * width + columns, seen)
 
     def fold_in(self, ratings: Ratings) -> Model:
-        """The model for users nobody has seen: their factors fitted to V, which stays as it is."""
+        """The model of new users: their factors are fitted to V, which does not change."""
         matrix = self._onto_catalogue(ratings)
         penalty, _ = self.settings.penalties(self.clients)
         problem = Problem(matrix, self.settings.make_loss(), self.scaling)
@@ -88,7 +88,7 @@ class Model:
         return replace(self, users=ratings.users, U=U, seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:
-        """Users x all items of the model: the given ratings as they are, the missing ones predicted by fold-in."""
+        """Users x all items of the model: the given ratings unchanged, the missing ones predicted by fold-in."""
         folded = self.fold_in(ratings)
         filled = self._to_ratings(folded.U @ self.V.T).astype(np.float64)
         rows = np.repeat(np.arange(len(ratings.users)), np.diff(folded.seen.indptr))
@@ -99,7 +99,7 @@ class Model:
         return self.settings.make_loss().link(scores) * self.scaling.scale + self.scaling.mean
 
     def _onto_catalogue(self, ratings: Ratings) -> sparse.csr_array:
-        """The ratings with this model's columns."""
+        """The ratings as a matrix with this model's columns."""
         columns = find_ids(self.items, ratings.items, "item")
         entries = ratings.matrix.tocoo()
         shape = len(ratings.users), len(self.items)
@@ -109,7 +109,7 @@ class Model:
         return matrix
 
     def save(self, path: str | Path) -> None:
-        """One .npz without pickle, complete or not there at all."""
+        """Write one .npz file without pickle, atomically."""
         path = Path(path)
         partial = path.with_name(path.name + ".part")
         about = {
@@ -134,7 +134,7 @@ class Model:
         os.replace(partial, path)
 
 
-# What numpy and zipfile raise on files that are cut short, overwritten or of another kind.
+# The errors of numpy and zipfile on files that are truncated, overwritten or of another kind.
 _DAMAGE = (
     zipfile.BadZipFile,
     ValueError,
@@ -149,7 +149,7 @@ _DAMAGE = (
 
 
 def load(path: str | Path, **overrides: Any) -> Model:
-    """A saved model. `overrides` replace settings that a file cannot hold, such as a penalty of one's own."""
+    """Load a saved model. `overrides` replace settings that a file cannot hold, such as a user's own penalty."""
     require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
     try:
         with open(path, "rb") as file:
@@ -201,7 +201,7 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
 
 
 def _check_arrays(content: dict[str, Array]) -> None:
-    """Numbers where numbers belong, finite; ids sorted; what was seen inside the table."""
+    """Require finite factors, sorted ids, and a valid table of seen items."""
     for name in ("U", "V"):
         require(
             content[name].dtype.kind == "f" and bool(np.isfinite(content[name]).all()),
@@ -220,7 +220,7 @@ def _check_arrays(content: dict[str, Array]) -> None:
 
 
 def find_ids(known: Array, wanted: Any, role: str) -> Array:
-    """Positions of ids in the sorted known ones; an unknown one is named."""
+    """Positions of ids among the sorted known ones; the error for an unknown id names it."""
     ids = as_ids(wanted, role)
     if known.dtype.kind != ids.dtype.kind:
         ids = ids.astype(np.str_) if known.dtype.kind == "U" else _whole_numbers(ids, role)
@@ -237,7 +237,7 @@ def find_ids(known: Array, wanted: Any, role: str) -> Array:
 
 
 def _whole_numbers(ids: Array, role: str) -> Array:
-    """Texts such as 17 as numbers; 017 or x is no id of a model whose ids are whole numbers."""
+    """Convert texts such as 17 to integers; refuse 017 or x, which cannot be ids of this model."""
     for text in ids:
         if not re.fullmatch(r"0|-?[1-9][0-9]{0,18}", str(text)) or abs(int(text)) >= 2**63:
             raise InputError(f"unknown {role} {text!s}: this model's {role} ids are whole numbers")

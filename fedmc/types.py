@@ -7,6 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]  # of any element type: kernels and checks at the border say which
+Array = NDArray[Any]  # of any element type: kernels and input checks determine which
 DType = np.dtype[np.generic]
 Scalar = float | np.float32  # np.float64 is a float

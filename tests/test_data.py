@@ -312,7 +312,7 @@ def test_synthetic_shards(tmp_path):
     ("changes", "message"),
     [
         ({"users": 0}, "users must be at least 1"),
-        ({"ratings": 10}, "between 300 .one a user."),
+        ({"ratings": 10}, "between 300 .one per user."),
         ({"ratings": 20_000}, "60 % full"),
         ({"noise": -1.0}, "noise must be at least 0"),
         ({"scale": (5.0, 1.0, 1.0)}, "LOW,HIGH,STEP"),

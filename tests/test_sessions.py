@@ -112,7 +112,8 @@ def test_too_many_lost_unmask_nothing(tmp_path):
         return None if stage == "mask" and client in (1, 2) else reply
 
     wire = Between(World(tmp_path), lose)
-    with pytest.raises(TooFewError, match=r"2 of 4 members sent words, 4 must \(.*node 2: no answer to mask in time"):
+    why = r"2 of 4 members sent a masked input, 4 must \(.*node 2: no answer to mask in time"
+    with pytest.raises(TooFewError, match=why):
         run(wire)
     assert not any(stage in ("confirm", "reveal") for stage, *_ in wire.seen)
 

@@ -1,1 +1,1 @@
-"""One file an algorithm, all behind the same protocol."""
+"""One file per algorithm, all behind the same protocol."""

@@ -1,25 +1,26 @@
 """FedMC-ADMM as published: Algorithm 1 of the paper, with linearised updates (`preset="paper"`).
 
-Symbols, as in the paper (item factors are stored item-major, one row an item):
-    M_i, Omega_i   the ratings of client i and where they are              shard
+Symbols, as in the paper (item factors are stored item-major, one row per item):
+    M_i, Omega_i   the ratings of client i and their positions             shard
     U  (m_i x r)   its users' factors, which never leave it                state.U
     W  (n x r)     its own copy of the item factors                        state.W
     Y  (n x r)     the dual of W = V                                       state.Y
-    V  (n x r)     the item factors all clients share                      broadcast.V
+    V  (n x r)     the item factors that all clients share                 broadcast.V
     beta, p        the penalty of W != V, the number of clients            beta_of(broadcast), broadcast.clients
     N              inner steps of each half                                settings.inner_steps
-    S = beta W + Y what the server needs of a client, and only summed over clients
+    S = beta W + Y a client's contribution; the server needs only its sum over clients
 
 A client's round:
     N times   U <- prox_{R_i/L}( U - grad_U f(U, W)/L ),                                 L = ||W'W||_F
     N times   W <- ( L/p W + beta V - grad_V f(U, W)/p - Y ) / ( L/p + beta ),           L = ||U'U||_F
-              Y <- Y + beta (W - V)                                          the dual before the next V
+              Y <- Y + beta (W - V)                                          the dual step, before the next V
 Times p, the W step is a proximal gradient step with the penalty  rho/2 ||W - A||^2,  rho = p beta,  A = V - Y/beta:
 the same function as the U half, transposed.
 
 The server keeps S = sum_i (beta W_i + Y_i), stale clients included:
     V <- prox_{R/(p beta)}( S / (p beta) )
-Where clients enter at their first update, p in S / (p beta) is the number seen so far, and R weighs as much less.
+If clients enter at their first update, p in S / (p beta) is the number `seen` so far, while the prox step stays
+1 / (p beta): R weighs seen/p.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from fedmc.types import Array
 
 
 class ADMMState(NamedTuple):
-    """What a client of FedMC-ADMM remembers between its rounds; it stays with the client."""
+    """The state that a client of FedMC-ADMM keeps between its rounds; it never leaves the client."""
 
     U: Array
     W: Array
@@ -55,7 +56,7 @@ class ADMMState(NamedTuple):
 
 
 class Tied(State, Protocol):
-    """Whatever a state keeps of W and Y, it can give both in full."""
+    """A state that gives W and Y in full, even if it stores only parts of them."""
 
     @property
     def W(self) -> Array: ...
@@ -64,7 +65,7 @@ class Tied(State, Protocol):
 
 
 class ADMMTheory(Theory):
-    """The paper's: it covers the linearised update with one beta and U fitted to W."""
+    """The paper's theory: it covers the linearised update with one beta and U fitted to W."""
 
     def covers(self, settings: Settings) -> bool:
         return settings.fit_users_to == "W" and settings.dual_step == 1 and settings.beta != "auto"
@@ -85,7 +86,7 @@ class ADMMTheory(Theory):
         return parts | {"lagrangian": (loss + penalty.value(U)) / broadcast.clients + ties}
 
     def server(self, sums: Sums, server: ServerState, broadcast: Broadcast, before: Array | None) -> Convergence:
-        """nu lies in the subdifferential of R at V once V came out of a server's step."""
+        """nu lies in the subdifferential of R at V if V is the result of a server step."""
         _, penalty = broadcast.settings.penalties(broadcast.clients)
         lagrangian = sums.number("lagrangian") + penalty.value(broadcast.V)
         if before is None:
@@ -122,7 +123,7 @@ class LinearisedADMM(Algorithm):
         return self.local_round(shard, state, broadcast)
 
     def local_round(self, shard: Shard, state: ADMMState | None, broadcast: Broadcast) -> tuple[ADMMState, Sums]:
-        """U, then W, then Y; up goes the change of S = beta W + Y, all of it where the client is new."""
+        """Update U, then W, then Y; send the change of S = beta W + Y, or all of S if the client is new."""
         joined = state is None
         old = self.first_state(shard, broadcast) if state is None else state
         settings, V, tie = broadcast.settings, broadcast.V, beta_of(broadcast)
@@ -137,7 +138,7 @@ class LinearisedADMM(Algorithm):
         return ADMMState(U, W, Y), Sums.of(S=change, joined=int(joined))
 
     def first_state(self, shard: Shard, broadcast: Broadcast) -> ADMMState:
-        """W = V, Y = -1/p grad_V f(U, W): the paper's start, whenever the client has its first update."""
+        """W = V, Y = -1/p grad_V f(U, W): the paper's start, used at the client's first update."""
         U, V = self.first_users(shard, broadcast), broadcast.V
         Y = (-subproblem.gradient(by_item(shard, broadcast), U, V) / broadcast.clients).astype(U.dtype, copy=False)
         return ADMMState(U, V, Y)
@@ -154,7 +155,7 @@ class LinearisedADMM(Algorithm):
         return subproblem.prox_steps(problem, F, U, penalty, settings.inner_steps, passes=settings.passes)
 
     def user_scale(self, shard: Shard, broadcast: Broadcast) -> Sums:
-        """sum_t u_ta^2 for each coordinate a, U fitted to the first V: what beta="auto" needs."""
+        """sum_t u_ta^2 for each coordinate a, with U fitted to the first V: the input of beta="auto"."""
         U = self.fit_users(shard, start_users(shard, broadcast), broadcast.V, broadcast)
         return Sums.of(users=len(U), squares=np.square(U, dtype=np.float64).sum(axis=0))
 
@@ -184,7 +185,7 @@ class LinearisedADMM(Algorithm):
         _, penalty = broadcast.settings.penalties(broadcast.clients)
         return ServerState(S, penalty.prox(S / (seen * tie), 1 / (broadcast.clients * tie)), seen)
 
-    # --- what travels
+    # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         width = broadcast.settings.width
@@ -193,7 +194,7 @@ class LinearisedADMM(Algorithm):
         return {"S": Part((items, width), SUM_BITS, cumulative=True), "joined": Part()}
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
-        if broadcast.task not in ("moments", "scale"):  # beta is made of their sums
+        if broadcast.task not in ("moments", "scale"):  # beta is computed from their sums
             beta.check(broadcast)
 
     def state_numbers(self, sizes: Sizes) -> int:
@@ -201,9 +202,9 @@ class LinearisedADMM(Algorithm):
 
 
 def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:
-    """S with the round's changes in it, and how many clients it holds."""
+    """S after adding the round's changes, and the number of clients in it."""
     S = total["S"]
-    S += server.S  # the reply's own array: nobody else has it
+    S += server.S  # in place: nobody else holds the reply's array
     return S, server.seen + int(total.number("joined"))
 
 

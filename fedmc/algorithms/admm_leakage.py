@@ -1,12 +1,12 @@
-"""What the messages of FedMC-ADMM show: W and Y can be tracked, and the gradient with them.
+"""What the messages of FedMC-ADMM leak: W and Y can be tracked, and with them the gradient.
 
-Whoever sees the messages of FedMC-ADMM knows W and Y. The server knows V, beta, p and the dual step d, and from
-S+ = beta W+ + Y+ and Y+ = Y + d beta (W+ - V) it has
+Whoever sees the messages of FedMC-ADMM can compute W and Y. The server knows V, beta, p and the dual step d, and from
+S+ = beta W+ + Y+ and Y+ = Y + d beta (W+ - V) it gets
 
     Y+ = ( Y + d (S+ - beta V) ) / (1 + d)        W+ = ( S+ - Y+ ) / beta
 
-so that sending the change of S only is cheaper, not more private. Then p (Y + beta (W+ - V)) is, row by row, minus the
-gradient: the sum of (m - u'w_j) u over the users who rated item j, and 0 where nobody did ("pulls" below).
+so that sending only the change of S is cheaper, but not more private. Then p (Y + beta (W+ - V)) is, row by row, minus
+the gradient ("pulls" below): the sum of (m - u'w_j) u over the users who rated item j, and 0 if nobody did.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ADMMLeakage(Leakage):
 
 
 class ExactLeakage(ADMMLeakage):
-    """Exact W updates: an unrated row stays where V is."""
+    """Exact W updates: an unrated row of W equals that of V."""
 
     def off_the_law(self, update: Tracked) -> Array:
         exact = isinstance(update.broadcast.settings.make_loss(), Square)
@@ -52,7 +52,7 @@ class ExactLeakage(ADMMLeakage):
 
 
 class Tracked(NamedTuple):
-    """One message of FedMC-ADMM: W and Y before and after it; at the first one they are the same."""
+    """One message of FedMC-ADMM with W and Y before and after it; at the first message both are the same."""
 
     broadcast: Broadcast
     W: Array
@@ -68,7 +68,7 @@ class Tracked(NamedTuple):
 
 
 def track(seen: Sequence[Observation]) -> list[Tracked]:
-    """W and Y, tracked through the messages of a client from its first on (of a cohort: its first message only)."""
+    """W and Y, tracked through a client's messages from the first one on (for a cohort: the first message only)."""
     tracked: list[Tracked] = []
     S: Array | float = 0.0
     for broadcast, parts in ((one.broadcast, one.parts) for one in seen):
@@ -85,9 +85,10 @@ def track(seen: Sequence[Observation]) -> list[Tracked]:
 
 
 def _off_the_steps(update: Tracked) -> Array:
-    """N linearised steps leave an unrated row at  W+ - A = c^N (W - A),  A = V - Y/beta,  c = L / (L + p beta).
+    """The residual of  W+ - A = c^N (W - A),  A = V - Y/beta,  c = L / (L + p beta),  the law of unrated rows.
 
-    L = ||U'U||_F is one number for the whole client; any unrated row gives it away.
+    N linearised steps have this effect on an unrated row. L = ||U'U||_F is one number per client; any unrated row
+    reveals it.
     """
     broadcast, beta = update.broadcast, beta_of(update.broadcast)
     N = broadcast.settings.inner_steps

@@ -1,8 +1,8 @@
-"""beta, the weight that ties a client's W to V: one number, or one for each item and coordinate.
+"""beta, the weight that ties a client's W to V: one number, or one number per item and coordinate.
 
-With beta="auto" it is the product of two factors, and only the factors travel:
+With beta="auto" it is a product of two factors, and only the factors are broadcast:
 
-    beta_ja = c (count_j + 1) mean_t u_ta^2 / p^2        c times a client's own share of the curvature, over p
+    beta_ja = c (count_j + 1) mean_t u_ta^2 / p^2        c times the curvature of an average client, over p
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def from_sums(moments: Sums, scale: Sums) -> Shared:
 
 
 def beta_of(broadcast: Broadcast) -> float | Array:
-    """beta as clients use it; 1 where the algorithm has none."""
+    """beta as clients use it; 1 if the algorithm has none."""
     shared = broadcast.shared
     if ITEMS in shared.arrays:
         return shared.derive("beta", lambda: _product(broadcast))
@@ -47,5 +47,5 @@ def check(broadcast: Broadcast) -> None:
     shapes = {name: array.shape for name, array in arrays.items()}
     known: list[dict[str, tuple[int, ...]]] = [{NUMBER: ()}, {ITEMS: (items,), COORDINATES: (width,)}]
     if shapes not in known:
-        raise InputError(f"beta must be one number, or a factor an item and one a coordinate, got {shapes}")
+        raise InputError(f"beta must be one number, or one factor per item and one per coordinate, got {shapes}")
     require(all(bool((array > 0).all()) for array in arrays.values()), "beta must be above 0")

@@ -1,4 +1,4 @@
-"""A client's work, whatever the engine: every engine calls `respond` (or `respond_together`) and nothing else."""
+"""A client's work, the same under every engine: engines call only `respond` and `respond_together`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmc.data.partition import Shard
 
 
 def respond(shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
-    """Do what the broadcast asks: the new state, and the reply."""
+    """Carry out the broadcast's task; returns the client's new state and its reply."""
     if broadcast.task == "moments":
         return state, moments(shard, broadcast)
     if broadcast.task == "measure":
@@ -26,7 +26,7 @@ def respond(shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[St
 def respond_together(
     shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
 ) -> tuple[Sequence[State | None], Sums]:
-    """`respond` of several clients in one go, where their algorithm can; of a single one always."""
+    """`respond` for one client, or for several in one batch if `can_batch` allows it."""
     if len(shards) > 1:
         return broadcast.settings.make_algorithm().batch_update(shards, states, broadcast)
     state, sums = respond(shards[0], states[0], broadcast)
@@ -34,5 +34,5 @@ def respond_together(
 
 
 def can_batch(broadcast: Broadcast) -> bool:
-    """Whether `respond_together` may be given several clients."""
+    """Whether `respond_together` accepts several clients."""
     return broadcast.task == "round" and broadcast.settings.make_algorithm().can_batch(broadcast)

@@ -1,18 +1,18 @@
 """update="curvature": the penalty beta of FedMC-ADMM is the client's own curvature, a matrix for each item.
 
-With beta_i = grad^2_V f_i / p the W half has nothing left to do (W = V, Y = -grad_V f_i(U, V)/p), and what the server
-needs of an item is the sum of beta_i W + Y and of beta_i itself over the clients, that is
+With beta_i = grad^2_V f_i / p the W half becomes trivial (W = V, Y = -grad_V f_i(U, V)/p). For each item the server
+needs only the sums of beta_i W + Y and of beta_i over the clients, that is
 
-    G = sum z z'        b = sum m z            over the ratings m of the item, z the factors of the user who gave it.
+    G = sum z z'        b = sum m z            over the ratings m of the item, with z the factors of the rating's user.
 
 A round:
     client   U <- argmin f_i(U, V) + R_i(U)          Z <- U + theta (U - U of its last update)
-             and sends the change of (G, b) since its last update, packed
+             send the change of (G, b) since its last update, packed
     server   V <- argmin 1/2 v'G v - b'v + seen R(v)     for each item
 
 With theta = 0 each round is a step of block coordinate descent on the objective of the clients seen so far, which
-therefore never goes up; when all clients take part it is alternating least squares on the pooled data. theta > 0 is
-over-relaxation. A client remembers its users' factors and V, and works the old (G, b) out anew from the old Z: its
+therefore never increases; if all clients take part it is alternating least squares on the pooled data. theta > 0 is
+over-relaxation. A client keeps its users' factors and V, and recomputes the old (G, b) from the old Z, so that its
 memory does not grow with items x rank^2.
 """
 
@@ -46,15 +46,15 @@ from fedmc.types import Array
 
 
 class CurvatureState(NamedTuple):
-    """What a client remembers."""
+    """The state that a client keeps between its rounds."""
 
     U: Array  # fitted to V
-    Z: Array  # the users' factors that its part of the server's sum was made of
-    V: Array  # as it was last broadcast
+    Z: Array  # the user factors behind its contribution to the server's sum
+    V: Array  # the last one broadcast to it
 
 
 class CurvatureTheory(Theory):
-    """The parts that need no duals; the paper's theorem does not cover it."""
+    """The diagnostics that need no duals; the paper's theorem does not cover this update."""
 
     def covers(self, settings: Settings) -> bool:
         return False
@@ -78,7 +78,7 @@ class CurvatureTheory(Theory):
 
 
 class Curvature(Algorithm):
-    """Second moments travel instead of W and Y: as accurate as pooled alternating least squares, in few rounds."""
+    """Clients send second moments, not W and Y: as accurate as pooled alternating least squares, in few rounds."""
 
     name = "curvature"
     state_types = (CurvatureState,)
@@ -100,7 +100,7 @@ class Curvature(Algorithm):
         return after, sums
 
     def can_batch(self, broadcast: Broadcast) -> bool:
-        """A user's factors depend on nothing but V and its own ratings, where each row has a closed form."""
+        """If each row has an exact solution, a user's factors depend only on V and the user's own ratings."""
         settings = broadcast.settings
         both = settings.penalty_at_entry, settings.penalties(broadcast.clients)[0]
         return all(subproblem.solvable(settings.make_loss(), penalty, settings.width) is not None for penalty in both)
@@ -108,7 +108,7 @@ class Curvature(Algorithm):
     def batch_update(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> tuple[Sequence[CurvatureState], Sums]:
-        """U fitted to V; up goes the change of the packed (G, b), all of it where a client is new."""
+        """Fit U to V and send the change of the packed (G, b), or all of it if a client is new."""
         before = [_known(state) for state in states]
         whole, V = together(shards), broadcast.V
         new = np.repeat([state is None for state in before], [len(shard.users) for shard in shards])
@@ -124,7 +124,7 @@ class Curvature(Algorithm):
         change = Change(whole.rated, len(V), by_rated, Moments(Z, _items(broadcast), previous, ~new))
         after = [CurvatureState(*parts, V) for parts in zip(_parted(U, shards), _parted(Z, shards), strict=True)]
         sums = Sums.of(S=change, joined=sum(state is None for state in states))
-        return after, replace(sums, sent=sums.sent + (len(shards) - 1) * sums["joined"].nbytes)  # each sends its own
+        return after, replace(sums, sent=sums.sent + (len(shards) - 1) * sums["joined"].nbytes)  # one each
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         assert isinstance(state, CurvatureState)
@@ -149,7 +149,7 @@ class Curvature(Algorithm):
         S, seen = running_sum(server, total)
         return ServerState(S, next_items(S, broadcast.V, _items(broadcast), seen), seen)
 
-    # --- what travels
+    # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         settings = broadcast.settings
@@ -170,12 +170,12 @@ def _known(state: State | None) -> CurvatureState | None:
 
 
 def _previous(shard: Shard, state: CurvatureState | None, like: Array) -> Array:
-    """The factors that a client's part of the sum was made of; 0 where it has none."""
+    """The user factors behind a client's contribution to the sum; 0 if it has none."""
     return np.zeros((len(shard.users), like.shape[1]), like.dtype) if state is None else state.Z
 
 
 def _fitted(whole: Shard, opening: Array, new: Array, broadcast: Broadcast) -> Array:
-    """The users' factors fitted to V, those of `new` ones with the penalty at entry."""
+    """The users' factors fitted to V; users of new clients are fitted with the penalty at entry."""
     settings, V = broadcast.settings, broadcast.V
     problem, U = by_user(whole, broadcast), np.empty_like(opening)
     for rows, penalty in ((new, settings.penalty_at_entry), (~new, settings.penalties(broadcast.clients)[0])):
@@ -200,7 +200,7 @@ def _joined(parts: list[Array]) -> Array:
 
 
 def _parted(rows: Array, shards: Sequence[Shard]) -> list[Array]:
-    """Each client's rows of a joined array, without the others in memory."""
+    """Each client's rows of a joined array, copied so that the joined array can be freed."""
     if len(shards) == 1:
         return [rows]
     bounds = np.cumsum([0, *(len(shard.users) for shard in shards)]).tolist()
@@ -208,28 +208,28 @@ def _parted(rows: Array, shards: Sequence[Shard]) -> list[Array]:
 
 
 def columns(width: int, items: Penalty) -> int:
-    """Numbers an item: the lower triangle of G, and b, over the coordinates that are not fixed."""
+    """The number of values per item: the lower triangle of G, and b, over the coordinates that are not fixed."""
     free = len(_numbers(items, width).free)
     return free * (free + 3) // 2
 
 
 def packed(by_item: Problem, Z: Array, items: Penalty, previous: Array | None = None) -> Array:
-    """(G, b) of each item over one client's ratings, the lower triangle of G, then b; minus those of `previous`."""
+    """(G, b) of each item over one client's ratings, as the lower triangle of G, then b; minus that of `previous`."""
     numbers = _numbers(items, Z.shape[1])
     return solves.packed_grams(*subproblem.raw(by_item), Z, numbers.values.astype(Z.dtype), numbers.free, previous)
 
 
 class Moments(NamedTuple):
-    """What a change of second moments is made of: the factors now, and those it was last made of."""
+    """The inputs of a change of second moments: the factors now, and those of the last contribution."""
 
     Z: Array
     items: Penalty
     previous: Array | None
-    known: Array  # users that have a part in `previous`; the others are 0 there
+    known: Array  # which users have factors in `previous`; the others are 0 there
 
 
 class Change(Sparse):
-    """The change of (G, b) of each rated item, packed. It is computed when it is read, and added without being read."""
+    """The packed change of (G, b) of each rated item, computed lazily; `add_to` adds it without storing it."""
 
     def __init__(self, rated: Array, height: int, by_rated: Problem, moments: Moments) -> None:
         self.rows, self.height = rated, height
@@ -267,7 +267,7 @@ def next_items(S: Array, V: Array, items: Penalty, seen: int) -> Array:
 
 
 def subgradient(S: Array, V: Array, items: Penalty, seen: int) -> tuple[Array, Array]:
-    """The free coordinates, and (b - G v)/seen: in R's subdifferential at V once V came out of `next_items`."""
+    """The free coordinates, and (b - G v)/seen, which lies in R's subdifferential at V if `next_items` returned V."""
     free = _numbers(items, V.shape[1]).free
     G, b = subproblem.unpacked(S)
     return free, (b - np.einsum("jab,jb->ja", G, V[:, free])) / seen
@@ -275,5 +275,5 @@ def subgradient(S: Array, V: Array, items: Penalty, seen: int) -> tuple[Array, A
 
 def _numbers(items: Penalty, width: int) -> Coefficients:
     numbers = coefficients(items, width)
-    assert numbers is not None  # Settings made sure
+    assert numbers is not None  # `Curvature.check` requires it
     return numbers

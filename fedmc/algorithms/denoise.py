@@ -1,14 +1,16 @@
-"""What the server makes of releases under differential privacy: the most likely V, given how large the noise is.
+"""The server's estimate under differential privacy: the posterior mean of V, given the releases and their noise.
 
-Of item j it knows its count c_j (each user's ratings weighing 1/sqrt(their number)), and of round t the slope g_jt at
-x_jt, where x_j = (v_j, b_j / KAPPA). With the curvature pooled over items, H_jt = c_j B_t, what was seen is
+For item j the server knows the count c_j (each rating weighs 1/sqrt(number of its user's ratings)) and, from round t,
+the negative gradient g_jt at x_jt, where x_j = (v_j, b_j / KAPPA). With the curvature pooled over items,
+H_jt = c_j B_t, the observation is
 
     y_jt = g_jt + H_jt x_jt = H_jt x_j + noise                 var = noise^2 / s_j^2 + SAMPLING c_j
 
-and x_j is the posterior mean given all rounds, older ones discounted, under a prior: factors spread around 0, biases
-around a line in the log of the count. Rare items, of which noise leaves nothing, stay at the prior. Until the last
-round the factors are rotated and scaled to be orthogonal and of one size, a power iteration with memory: small factors
-could not grow against the prior. All of it is post-processing of what was released: it costs no privacy.
+The estimate of x_j is the posterior mean given all rounds, older ones discounted. The prior centres factors at 0 and
+biases at a line in the log of the count. Rare items, whose releases are mostly noise, stay near the prior. After every
+round but the last the factors are rotated and scaled to be orthogonal and of equal size (a power iteration with
+memory), because small factors could not grow against the prior. All of this is post-processing of the releases, so it
+costs no privacy.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from fedmc.algorithms.messages import Broadcast
 from fedmc.problem.rng import server_rng
 from fedmc.types import Array
 
-KAPPA = 0.4  # the constant beside a user's factors: how much of its norm goes to biases
-BIAS_ROUNDS = 3  # the first so many, counts included, are about biases only
-FACTOR_SPREAD = 0.3  # of the prior
+KAPPA = 0.4  # the constant appended to a user's factors: sets how much of the user's norm goes to biases
+BIAS_ROUNDS = 3  # the first rounds, the counts included, which estimate biases only
+FACTOR_SPREAD = 0.3  # standard deviation of the prior
 BIAS_SPREAD = 0.7
-SIZE = 0.25  # of factors between rounds
-FORGETTING = 0.3, 0.95  # what rounds weigh in the next, about factors: while they are found, and in the second half
-WORTH = 5.0  # a usual item's count over its noise for each factor; less than for two is not enough for any
+SIZE = 0.25  # root mean square of each factor over ratings, between rounds
+FORGETTING = 0.3, 0.95  # discount per round of the factors' precision (evidence: its root): first half, second half
+WORTH = 5.0  # signal-to-noise ratio of a typical item's count per factor; below twice that, no factors are fitted
 SAMPLING = 1.0
 MIN_COUNT = 2.0
 START = 5.0
@@ -35,17 +37,17 @@ MIN_CURVATURE = 1.0
 
 
 class Posterior(NamedTuple):
-    """What the server remembers."""
+    """The server's memory between rounds: counts, and the accumulated evidence on each item."""
 
     counts: Array  # of items
     users: float
-    noise: float  # of the counts
-    clients: int  # whose counts they are
-    evidence: Array  # of each item: sum over rounds of B y, times what the item's rounds weigh
+    noise: float  # standard deviation, of the counts
+    clients: int  # how many clients the counts include
+    evidence: Array  # per item: sum over rounds of weight B y
     precision: Array  # sum over rounds of B B
 
     def packed(self) -> Array:
-        """As one array, as it goes down with V."""
+        """The posterior as one array, which is broadcast beside V."""
         width = len(self.precision)
         below = np.zeros((width + 2, 1))
         below[:3, 0] = self.users, self.noise, self.clients
@@ -65,23 +67,23 @@ class Release(NamedTuple):
 
     slopes: Array
     curvature: Array
-    noise: float  # of each slope
+    noise: float  # standard deviation, of each slope
     clients: int
 
 
 def scale(width: int) -> Array:
-    """What the columns of U are multiplied with, and those of V divided by."""
+    """The factor that multiplies the columns of U and divides those of V."""
     return np.array([1.0] * (width - 1) + [KAPPA])
 
 
 def weight_of(posterior: Posterior) -> Array:
-    """s_j, 1 on average."""
+    """The weights s_j of the items, with mean 1."""
     s = 1 / np.sqrt(posterior.counts + START + posterior.noise / 2)
     return np.asarray(s / s.mean())
 
 
 def opening(raw: Array, users: float, noise: float, clients: int, width: int) -> Posterior:
-    """From the first release: counts, shrunk to their mean by what noise adds to their spread, and users."""
+    """The posterior after the first release: the number of users, and counts shrunk to their mean to offset noise."""
     spread = max(float(raw.var()), 1e-12)
     kept = max(spread - noise**2, 0.0) / spread
     counts = np.maximum(raw.mean() + kept * (raw - raw.mean()), MIN_COUNT)
@@ -91,7 +93,7 @@ def opening(raw: Array, users: float, noise: float, clients: int, width: int) ->
 
 
 def without_factors(V: Array) -> Array:
-    """All 0, but for the column of ones that users' biases meet."""
+    """V with all columns 0 except the column of ones, which multiplies users' biases."""
     V = np.zeros_like(V)
     V[:, -1] = 1.0
     return V
@@ -100,7 +102,7 @@ def without_factors(V: Array) -> Array:
 def advance(
     posterior: Posterior, release: Release, broadcast: Broadcast, free: Array, rounds: int
 ) -> tuple[Posterior, Array]:
-    """The next round's V, and the posterior then."""
+    """The next posterior, and the next round's V."""
     x = np.asarray(broadcast.V[:, free], np.float64) / scale(len(free))
     live: Array = np.append(np.abs(x[:, :-1]).max(axis=0) > 0, True)
     posterior, x = estimate(posterior, release, x, live, FORGETTING[2 * broadcast.round >= rounds])
@@ -115,7 +117,7 @@ def advance(
 
 
 def worth(posterior: Posterior) -> int:
-    """How many factors noise would leave something of, by the count of the item of a usual rating."""
+    """The number of factors that can be found in the noise, judged by the rating-weighted mean count of items."""
     usual = float(np.square(posterior.counts).sum() / posterior.counts.sum()) / max(posterior.noise, 1e-6)
     return int(usual / WORTH) if usual >= 2 * WORTH else 0
 
@@ -123,9 +125,9 @@ def worth(posterior: Posterior) -> int:
 def estimate(
     posterior: Posterior, release: Release, x: Array, live: Array, forgetting: float
 ) -> tuple[Posterior, Array]:
-    """Add one round to the posterior, and each item's mean given all of it, in the columns that are there."""
+    """The posterior after one more round, and each item's posterior mean; only `live` columns have new evidence."""
     width = x.shape[1]
-    here = release.clients / posterior.clients  # 1 unless some are missing
+    here = release.clients / posterior.clients  # 1 unless clients are missing
     B = np.zeros((width, width))
     B[np.ix_(live, live)] = positive(release.curvature[np.ix_(live, live)]) / (posterior.users * here)
     count, s = posterior.counts * here, weight_of(posterior)
@@ -143,7 +145,7 @@ def estimate(
 
 
 def usual_bias(evidence: Array, precision: Array, prior: float, counts: Array) -> Array:
-    """A line in log count through the items' biases, each weighing by how well it is known."""
+    """The prior mean of each item's bias: a line in the log count, fitted to the biases weighted by their precision."""
     precision = np.maximum(precision, 1e-12)
     weight = 1 / (1 / precision + 1 / prior)
     X = np.stack([np.ones(len(counts)), np.log(counts + START)], axis=1)
@@ -152,13 +154,13 @@ def usual_bias(evidence: Array, precision: Array, prior: float, counts: Array) -
 
 
 def positive(Q: Array) -> Array:
-    """The nearest matrix whose eigenvalues are those of a curvature."""
+    """The nearest symmetric matrix with eigenvalues of at least MIN_CURVATURE."""
     values, vectors = np.linalg.eigh((Q + Q.T) / 2)
     return np.asarray((vectors * np.maximum(values, MIN_CURVATURE)) @ vectors.T)
 
 
 def levelled(posterior: Posterior, x: Array, factors: Array) -> tuple[Posterior, Array]:
-    """Factors turned and stretched to be orthogonal (over ratings) and of one size, and the posterior with them."""
+    """Rotate and scale the factors to be orthogonal over ratings and of equal size, and the posterior accordingly."""
     V, share = x[:, factors], posterior.counts / posterior.counts.sum()
     values, vectors = np.linalg.eigh((V * share[:, None]).T @ V)
     A = np.eye(x.shape[1])

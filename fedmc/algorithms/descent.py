@@ -1,8 +1,8 @@
-"""What the methods that FedMC is compared with have in common: gradient steps on U at home, then on the item factors.
+"""Shared by the methods that FedMC is compared with: local gradient steps on U, then steps on the item factors.
 
 FedMAvg and FedMGS are those of the paper's Section 5 and its reference [wang2022federated], written for two blocks.
-Federated averaging, FedProx and SCAFFOLD know one block of shared parameters; here it is V, and U is local: a client
-first takes its user steps at the V it received, and then the method runs on the item factors with U held fixed.
+Federated averaging, FedProx and SCAFFOLD have one block of shared parameters. Here that block is V, and U is local: a
+client first takes its user steps at the V it received, and then the method runs on the item factors with U held fixed.
 
 All of them start like the paper's method (U and V uniform in [0, 1] with `start="uniform"`) and take
 N = `settings.inner_steps` steps on U and on W. Symbols as in `admm`; lambda_max is a largest eigenvalue.
@@ -27,8 +27,8 @@ UNUSED = frozenset(  # settings of FedMC-ADMM and of the curvature update
 
 
 def largest_eigenvalue(F: Array) -> float:
-    """lambda_max(F'F), above 0 also where F vanished."""
-    G = np.einsum("ta,tb->ab", F, F, dtype=np.float64)  # without the threads of BLAS, which get in the kernels' way
+    """lambda_max(F'F), kept above 0 if F is 0."""
+    G = np.einsum("ta,tb->ab", F, F, dtype=np.float64)  # avoids BLAS, whose threads compete with the kernels
     return max(float(np.linalg.eigvalsh(G)[-1]), 1e-12)
 
 
@@ -38,7 +38,7 @@ def lipschitz(problem: Problem, U: Array) -> float:
 
 
 def descend(X: Array, slope: Array, penalty: Penalty, step: float) -> Array:
-    """A step on f + R: along -(slope + grad R) where R is l2 squared, else a proximal gradient step."""
+    """A step on f + R: along -(slope + grad R) if R is l2 squared, else a proximal gradient step."""
     numbers = coefficients(penalty, X.shape[1])
     if numbers is not None and numbers.closed and not numbers.fixed.any():
         return np.asarray(X - step * (slope + numbers.l2 * X), X.dtype)

@@ -1,8 +1,8 @@
-"""FedMC-ADMM with both halves at their minimum (the paper's remark): fewer rounds, and work for rated items only.
+"""FedMC-ADMM with both halves solved exactly (the paper's remark): fewer rounds, and work for rated items only.
 
-With the square loss and a separable penalty each row has an exact answer. An item that nobody here rated has W = V and
-Y = 0, so a client keeps W and Y of its rated items only. With another loss the halves take proximal gradient steps, as
-in `admm`.
+With the square loss and a separable penalty each row can be solved exactly. An item that no user of the client rated
+has W = V and Y = 0, so a client keeps W and Y of its rated items only. With another loss the halves take proximal
+gradient steps, as in `admm`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fedmc.types import Array
 
 
 class SparseADMMState(NamedTuple):
-    """ADMMState where items are solved for exactly: one that nobody here rated has W = the last V, Y = 0."""
+    """ADMMState for exact item solves: an item that no user of the client rated has W = the last V, Y = 0."""
 
     U: Array
-    rated: Array  # the items whose W and Y follow
+    rated: Array  # the items of the rows of W_rated and Y_rated
     W_rated: Array
     Y_rated: Array
-    V: Array  # as it was last broadcast
+    V: Array  # the last one broadcast to the client
 
     @property
     def W(self) -> Array:
@@ -53,11 +53,11 @@ class SparseADMMState(NamedTuple):
 
 class ExactTheory(ADMMTheory):
     def covers(self, settings: Settings) -> bool:
-        return False  # the theorem speaks of linearised updates
+        return False  # the theorem is about linearised updates
 
 
 class ExactADMM(LinearisedADMM):
-    """Exact solves of both halves where there are closed forms."""
+    """Solves both halves exactly if loss and penalty allow it."""
 
     name = "exact"
     state_types = (SparseADMMState, ADMMState)
@@ -85,7 +85,7 @@ class ExactADMM(LinearisedADMM):
     def exact_round(
         self, shard: Shard, state: SparseADMMState | None, broadcast: Broadcast
     ) -> tuple[SparseADMMState, Sums]:
-        """`local_round` with each item's W at its minimum; work and memory for rated items only."""
+        """`local_round` with each item's W at its minimum; takes work and memory for rated items only."""
         joined = state is None
         old = self.first_sparse_state(shard, broadcast) if state is None else state
         settings, rated, tie = broadcast.settings, shard.rated, beta_of(broadcast)
@@ -102,14 +102,14 @@ class ExactADMM(LinearisedADMM):
         return SparseADMMState(U, rated, W, Y, broadcast.V), Sums.of(S=change, joined=int(joined))
 
     def first_sparse_state(self, shard: Shard, broadcast: Broadcast) -> SparseADMMState:
-        """W = V, Y = -1/p grad_V f(U, W), of the rated items."""
+        """W = V, Y = -1/p grad_V f(U, W), for the rated items."""
         U, W = self.first_users(shard, broadcast), broadcast.V[shard.rated]
         slope = subproblem.gradient(_by_rated(shard, broadcast), U, W)
         Y = (-slope / broadcast.clients).astype(U.dtype, copy=False)
         return SparseADMMState(U, shard.rated, W, Y, broadcast.V)
 
     def fit_users(self, shard: Shard, U: Array, F: Array, broadcast: Broadcast) -> Array:
-        """The U half at its minimum, where it is fitted to V and has a closed form; else N steps."""
+        """The U half at its minimum if it is fitted to V and can be solved exactly, else N steps."""
         settings = broadcast.settings
         penalty, _ = settings.penalties(broadcast.clients)
         numbers = subproblem.solvable(settings.make_loss(), penalty, settings.width)

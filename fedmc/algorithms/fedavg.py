@@ -1,4 +1,4 @@
-"""Federated averaging and FedProx on the item factors, with the users' factors at home."""
+"""Federated averaging and FedProx on the item factors; the users' factors stay local."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from fedmc.problem import subproblem
 class FedMAvg(Algorithm):
     """N times  W <- W - ( grad_V f(U, W)/p + grad R(W) ) / d  from W = V,   d = 5 lambda_max(U'U)/p;   V <- mean of W.
 
-    The paper prints d without the 1/p of the gradient it divides, which makes its steps p times too small; here both
-    have it, unless the steps are wanted `as_printed`.
+    The paper prints d without the 1/p of the gradient that it divides, which makes its steps p times too small. Here
+    both have the 1/p, unless `as_printed` is set.
     """
 
     name = "fedmavg"

@@ -1,4 +1,4 @@
-"""FedMGS (the paper's Section 5): clients send gradients, the server takes the step."""
+"""FedMGS (the paper's Section 5): clients send gradients, and the server takes the step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmc.problem import subproblem
 
 
 class FedMGS(Algorithm):
-    """Clients send grad_V f(U, V)/p, the server takes the step; its length from lambda_max(U'U), which travels along.
+    """Clients send grad_V f(U, V)/p and lambda_max(U'U), which sets the length of the server's step.
 
     V <- V - ( p/s sum grad + grad R(V) ) / d,   d = mean of lambda_max(U'U) over the s participants.
     """

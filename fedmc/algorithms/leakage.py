@@ -1,8 +1,8 @@
-"""What a client's messages, or their sum, show besides what the server asked for: the algebra behind the audit.
+"""What a client's messages, or their sum, leak beyond what the server asked for: the algebra behind the audit.
 
-Each algorithm says what it leaks with a `Leakage`. The attacks in `fedmc.audit` are written against this protocol.
+Each algorithm describes what it leaks with a `Leakage`. The attacks in `fedmc.audit` are written against this protocol.
 
-The message of the curvature update is the sum of z z' and m z itself.
+The message of the curvature update consists of the sums of z z' and m z themselves.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fedmc.types import Array
 
 T = TypeVar("T")
 
-CANDIDATES = 100  # rows that may reveal the law that unrated rows obey
-LAW_TOLERANCE = 1e-7  # how exactly a row obeys it, relative to its norm
+CANDIDATES = 100  # rows that are tried to find the law that unrated rows obey
+LAW_TOLERANCE = 1e-7  # a row obeys it up to this error, relative to its norm
 
 
 class Observation(NamedTuple):
-    """What the server had sent, and what it sees come back: from one client, or the sum over a cohort."""
+    """A broadcast, and what the server sees in return: one client's reply, or the sum over a cohort."""
 
     broadcast: Broadcast
     parts: dict[str, Array]
-    accounted: Array | float = 0.0  # of a sum of changes: what the server can account for without a single rating
+    accounted: Array | float = 0.0  # the part of the sum that does not depend on any rating
 
     @property
     def joined(self) -> float:
@@ -43,40 +43,40 @@ class Pulls(NamedTuple):
 
 
 class Leakage(Protocol):
-    """Inherit from this class; what it does not override is not leaked."""
+    """Inherit from this class and override what the algorithm leaks."""
 
     def evidence(self, seen: Sequence[Observation]) -> list[Array]:
-        """For each message of a client: how far each item's row is from that of an item which nobody there rated."""
+        """For each message of a client: how far each item's row is from the row of an unrated item."""
         return [np.linalg.norm(rows, axis=1) for rows in self.deviations(seen)]
 
     def deviations(self, seen: Sequence[Observation]) -> list[Array]:
-        """Of each message, rows that are 0 for unrated items; where one person rated, along that person's factors."""
+        """For each message, rows that are 0 for unrated items and, with a single rater, parallel to its factors."""
         return [rows_of(one) for one in seen]
 
     def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
-        """The gradients that messages hold, if they do."""
+        """The gradients that messages contain, if any."""
         return []
 
     def grams(self, seen: Sequence[Observation]) -> tuple[Array, Array] | None:
-        """(G, b) of each item as they are after these messages, if messages hold them."""
+        """(G, b) of each item after these messages, if messages contain them."""
         return None
 
     def clearest(self, seen: Sequence[Observation]) -> Sequence[Observation]:
-        """The messages that tell persons apart best: the first, unless noise has to be averaged out."""
+        """The messages that distinguish users best: the first, unless noise has to be averaged out."""
         return seen[:1]
 
     def sum_size(self, one: Observation) -> Array:
-        """How much the raters of each item moved a sum over a cohort."""
+        """How much the raters of each item changed a sum over a cohort."""
         return np.asarray(np.linalg.norm(rows_of(one) - one.accounted, axis=1))
 
     def blends(self, scores: Array, popularity: Array) -> dict[str, Array]:
-        """Scores of items to try, by name: the evidence alone, or where it is noisy, beside popularity."""
+        """Item scores to try, by name: the evidence alone or, if it is noisy, combined with popularity."""
         return {"alone": scores}
 
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
     ) -> Array | float:
-        """What the sum would be had nobody rated anything; `before` holds the V that each client was sent last."""
+        """The sum if nobody had rated anything; `before` holds the last V that each client was sent."""
         return 0.0
 
 
@@ -106,7 +106,7 @@ class CurvatureLeakage(Leakage):
         return self.evidence([one])[0]
 
     def _raters(self, seen: Sequence[Observation]) -> Array:
-        """With biases the last diagonal entry of G is the number of ratings itself."""
+        """The size of each item's G; with biases its last diagonal entry is the number of ratings."""
         G, _ = self.grams(seen)
         biases = seen[0].broadcast.settings.biases
         size: Array = np.abs(G[:, -1, -1] if biases else np.trace(G, axis1=1, axis2=2))
@@ -124,9 +124,9 @@ class GradientLeakage(Leakage):
 
 
 class AveragingLeakage(Leakage):
-    """Averaging methods: an unrated row only shrinks, W = a V (with SCAFFOLD + k (own control - control)).
+    """Averaging methods: an unrated row is only scaled, W = a V (SCAFFOLD adds k (own control - control)).
 
-    `part` is the name of W in the reply, `weight` that of the number it is multiplied with, if there is one.
+    `part` is the name of W in the reply, `weight` the name of the number that W is multiplied by, if there is one.
     """
 
     def __init__(self, part: str = "W", weight: str = "weight") -> None:
@@ -153,7 +153,7 @@ class AveragingLeakage(Leakage):
 
 
 class ChangeLeakage(AveragingLeakage):
-    """W - V travels, as with SCAFFOLD: the server cannot account for anything of it beforehand."""
+    """Clients send W - V, as with SCAFFOLD: the server cannot predict any part of it."""
 
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
@@ -162,7 +162,7 @@ class ChangeLeakage(AveragingLeakage):
 
 
 class ReleaseLeakage(Leakage):
-    """Differential privacy: noisy counts in the first message, then noisy rows whose size alone tells."""
+    """Differential privacy: noisy counts in the first message, then noisy rows whose norm is the only evidence."""
 
     def evidence(self, seen: Sequence[Observation]) -> list[Array]:
         first, *later = (rows_of(one) for one in seen)
@@ -178,7 +178,7 @@ class ReleaseLeakage(Leakage):
         return seen
 
     def blends(self, scores: Array, popularity: Array) -> dict[str, Array]:
-        """For several ideas of how noisy the evidence is."""
+        """One blend for each of several assumed noise levels."""
         own, known = rankdata(scores), rankdata(popularity)
         return {f"{weight:g}": weight * own + known for weight in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 30.0)}
 
@@ -193,21 +193,21 @@ def free_columns(broadcast: Broadcast) -> list[int]:
 
 
 def rows_of(one: Observation) -> Array:
-    """The part of a message that has a row for each item (rows below those of the items are left out)."""
+    """The part of a message that has a row per item (rows after those of the items are left out)."""
     items = len(one.broadcast.V)
     found = next(part for part in one.parts.values() if np.ndim(part) == 2 and len(part) >= items)
     return np.asarray(found)[:items]
 
 
 def _linear(target: Array, known: Array) -> Array:
-    """target_j = known_j c with one c for all unrated rows j."""
+    """The residual of target_j = known_j c, with one c for all unrated rows j."""
     rows = some(np.arange(len(target)))
     candidates = [np.linalg.lstsq(known[row], target[row], rcond=None)[0] for row in rows]
     return residual(target, candidates, lambda c: np.asarray(known @ c))
 
 
 def residual(target: Array, candidates: Iterable[T], law: Callable[[T], Array]) -> Array:
-    """What the law that most rows obey leaves of each."""
+    """Each row's residual under the candidate law that most rows obey."""
     best, most = target, -1
     for candidate in candidates:
         predicted = law(candidate)

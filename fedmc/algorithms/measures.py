@@ -1,4 +1,4 @@
-"""What a client reports about a run, as numbers that add up over clients: loss, penalty and errors at the global V."""
+"""A client's measurements at the global V (loss, penalty, squared errors), as numbers that are summed over clients."""
 
 from __future__ import annotations
 

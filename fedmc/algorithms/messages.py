@@ -1,8 +1,8 @@
-"""What travels: a Broadcast goes down, Sums come up. Two Sums can be added, and only their sum is ever needed.
+"""The messages of a run: the server sends a Broadcast, clients reply with Sums, and only the sum of replies is needed.
 
-Broadcast   the server's request to a client: the task, the item factors V, and what the algorithm shares beside V
+Broadcast   the server's request to a client: the task, the item factors V, and the arrays that the algorithm adds
 Sums        one client's reply, or the sum of several: named arrays and numbers
-Part        what a reply must hold under one name: its shape and how it is encoded; a Schema is all parts of a reply
+Part        the description of one entry of a reply: its shape and encoding; a Schema holds all parts of a reply
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fedmc.types import Array
 Task = Literal["moments", "scale", "start", "round", "measure", "finish"]
 TASKS: tuple[str, ...] = get_args(Task)
 STATEFUL_TASKS = ("start", "round")  # they change a client's state
-SUM_BITS = 28  # binary digits behind the point of sums over ratings, under fixed-point encoding
-NUMBER_BITS = 20  # of counts, losses and the like, which are larger
+SUM_BITS = 28  # fractional bits of sums over ratings, under fixed-point encoding
+NUMBER_BITS = 20  # fractional bits of counts, losses and the like, which are larger
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Arrays that the algorithm sends down beside V, and what clients derive from them, once a process."""
+    """Arrays that the algorithm broadcasts beside V, and a cache of what clients derive from them."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     _derived: dict[str, object] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Shared:
         return sum(array.nbytes for array in self.arrays.values())
 
     def derive(self, name: str, make: Callable[[], Array]) -> Array:
-        """make(), worked out at the first call."""
+        """make(), computed at the first call only."""
         if name not in self._derived:
             self._derived[name] = make()
         return cast(Array, self._derived[name])
@@ -49,7 +49,7 @@ NOTHING = Shared()
 
 
 class Broadcast(NamedTuple):
-    """The server's request to a client: what to do, at which V."""
+    """The server's request to a client: the task, and the V to do it at."""
 
     task: Task
     round: int
@@ -62,17 +62,17 @@ class Broadcast(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that travel to each client."""
+        """Bytes of the arrays that are sent to each client."""
         return self.V.nbytes + self.shared.nbytes
 
 
 class Part(NamedTuple):
-    """One entry of a reply: the one source for checks, fixed-point encoding, byte counts and memory estimates."""
+    """Describes one entry of a reply; checks, fixed-point encoding, byte counts and memory estimates all use it."""
 
     shape: tuple[int, ...] = ()  # () is a number
-    bits: int = NUMBER_BITS  # binary digits behind the point, under fixed-point encoding
-    cumulative: bool = False  # the client's whole contribution so far: what travels is its change
-    sparse: bool = False  # in plain only the rows of rated items travel
+    bits: int = NUMBER_BITS  # fractional bits, under fixed-point encoding
+    cumulative: bool = False  # the client's whole contribution so far, of which only the change is sent
+    sparse: bool = False  # in plain mode only the rows of rated items are sent
     nonnegative: bool = False
 
     @property
@@ -84,15 +84,15 @@ Schema = dict[str, Part]
 
 
 def length(schema: Schema) -> int:
-    """How many numbers a dense reply holds."""
+    """The number of values in a dense reply."""
     return sum(part.size for part in schema.values())
 
 
 class Sparse(ABC):
-    """An array of `height` rows that are zero except for some."""
+    """An array of `height` rows that are zero except for `rows`."""
 
     height: int
-    rows: Array  # which; where several clients reply at once, those of each ascending
+    rows: Array  # their numbers, ascending; if several clients reply together, ascending within each
 
     @property
     @abstractmethod
@@ -105,11 +105,11 @@ class Sparse(ABC):
     def nbytes(self) -> int: ...
     @abstractmethod
     def add_to(self, sums: Array) -> None:
-        """sums[rows] += values, one row after the other."""
+        """sums[rows] += values, one row after the other, since rows may repeat."""
 
 
 class Rows(Sparse):
-    """Rows and their values."""
+    """Row numbers and their values."""
 
     def __init__(self, rows: Array, values: Array, height: int) -> None:
         self.rows, self._values, self.height = rows, values, height
@@ -135,16 +135,16 @@ Value = Array | Sparse
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Named arrays and numbers that add up over clients."""
+    """Named arrays and numbers that are summed over clients."""
 
     parts: dict[str, Value]
     sent: int = 0  # bytes that clients sent for it
-    clients: tuple[int, ...] | None = None  # who took part; None: all that were asked
-    received: int = 0  # bytes that were sent to clients for it
+    clients: tuple[int, ...] | None = None  # the participants; None: all clients that were asked
+    received: int = 0  # bytes that clients received for it
 
     @classmethod
     def of(cls, **parts: ArrayLike | Sparse) -> Sums:
-        """One client's reply; sparse parts stay as they are until they are added up."""
+        """One client's reply; sparse parts stay sparse until they are summed."""
         arrays = {name: value if isinstance(value, Sparse) else np.asarray(value) for name, value in parts.items()}
         return cls(arrays, sum(value.nbytes for value in arrays.values()))
 
@@ -169,7 +169,7 @@ def dense(value: Value, shape: tuple[int, ...]) -> Array:
 
 
 def add_up(replies: Iterable[Sums]) -> Sums:
-    """The sum of at least one reply, in float64, added in their order."""
+    """The sum of at least one reply, in float64, added in the given order."""
     total: dict[str, Array] = {}
     sent = 0
     for reply in replies:

@@ -1,4 +1,4 @@
-"""The presets: what settings are where nobody says otherwise."""
+"""The presets: default values of the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it reveals less
+EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it leaks less
 
 
 def usual_update(given: Update | None, preset: str, everybody: bool, method: str | None = None) -> Update | None:

@@ -1,16 +1,17 @@
-"""Training under differential privacy for each user: what clients release.
+"""Training under user-level differential privacy: what clients release.
 
     round 1     sum over users of  rated_j / sqrt(number of ratings)     for each item j, and the number of users
-    later       sum over users of  e_tj s_j z_t / norm                   for each item j: a gradient of the square loss
+    later       sum over users of  e_tj s_j z_t / norm                   for each item j: minus a gradient
                 and                z_t z_t' times a number               pooled over the items: its curvature
 
-z_t = (u_t, KAPPA) are a user's factors, fitted at home to the V of the round, and a constant for the item's bias; e_tj
-are the residuals of its ratings; s_j, smaller for popular items, spends less on those who need it least. Every user's
-part has norm 1: who rates much or is hard to fit weighs as much as anybody else. On MovieLens 1M clipping at larger
-norms did no better, and gradients with one pooled curvature cost far less noise than a Gram matrix for every item.
+z_t = (u_t, KAPPA) is the vector of a user's factors, fitted locally to the round's V, and a constant for the item's
+bias. e_tj are the residuals of the user's ratings. The weight s_j is smaller for popular items, which need less of the
+budget. Every user's part has norm 1, however many ratings the user has and however badly they fit. On MovieLens 1M
+clipping at larger norms did no better, and gradients with one pooled curvature cost far less noise than a Gram matrix
+for every item.
 
 Nothing else leaves a client: no mean, no count, no error. Ratings are centred by their public range; users' factors
-and biases are fitted and used at home. What the server makes of the releases is in `denoise`.
+and biases are fitted and used locally. `denoise` turns the releases into V.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
 COUNTS = 0.15  # the first release's share of the budget
-POOLED = 0.2  # of a user's norm of 1, what goes into numbers that are pooled over items
-ITEMS = math.sqrt(1 - POOLED**2)  # and what is left for the items
-MAX_NORM = 1e9  # of a user's factors or residuals, beyond which nothing of that user is released
-MAX_CURVATURE = 4.0  # beyond which a user's curvature is cut
+POOLED = 0.2  # the part of a user's norm of 1 for numbers that are pooled over items
+ITEMS = math.sqrt(1 - POOLED**2)  # the part for the items
+MAX_NORM = 1e9  # a user whose factors or residuals have a larger norm is left out of the release
+MAX_CURVATURE = 4.0  # a user's curvature is clipped to this norm
 POSTERIOR = "posterior"
 
 
 class Private(Algorithm):
     """(epsilon, delta) for each user of a client, over the rounds of `settings.privacy`, with all clients in each.
 
-    Each client adds all the noise itself. Where the mode shares the noise (the server sees the sum only), it adds its
-    share: so much that the noise is all there if only two thirds of the clients are (and keep theirs to themselves).
+    Each client adds the full noise itself. If the mode shares the noise (the server sees only the sum), each client
+    adds a share: the shares of any two thirds of the clients plus one, kept secret, add up to the full noise.
     """
 
     name = "dp"
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
-    factors = True  # False: item biases only, for budgets that factors would drown in
+    factors = True  # False: item biases only, for budgets too small for factors
 
     def check(self, settings: Settings) -> None:
         """Refuse settings under which a user's factors would depend on other users."""
@@ -74,7 +75,7 @@ class Private(Algorithm):
         require(separable, f"privacy={mode!r} needs a separable penalty of the users, such as l2:1.5")
 
     def scaling(self, settings: Settings) -> Scaling:
-        """Ratings from -2 to 2, by what everybody knows."""
+        """Maps the public range of ratings to [-2, 2]."""
         low, high = mode_of(settings).rating_range
         return Scaling((low + high) / 2, (high - low) / 4)
 
@@ -112,18 +113,18 @@ class Private(Algorithm):
         return broadcast.shared if server.S is None else Shared({POSTERIOR: server.S})
 
     def epsilon_spent(self, settings: Settings, rounds: int) -> float | None:
-        """By the plan."""
+        """The epsilon of the first `rounds` releases, by the planned noise multipliers."""
         privacy = mode_of(settings)
         return mechanism.spent([multiplier(privacy, number) for number in range(1, rounds + 1)], privacy.delta)
 
-    # --- what travels
+    # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         width = 1 if broadcast.round == 1 else len(self.free(broadcast.settings.rank))
         return {"release": Part((items + width, width), SUM_BITS)}
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
-        """Only rounds within the plan, in the public scaling, with a posterior that can be."""
+        """Refuse a round outside of the plan, a scaling other than the public one, and an implausible posterior."""
         multiplier(mode_of(broadcast.settings), max(broadcast.round, 1))
         scaling = self.scaling(broadcast.settings)
         require(broadcast.scaling == scaling, f"ratings are scaled by {scaling}, not by {broadcast.scaling}")
@@ -141,7 +142,7 @@ class Private(Algorithm):
 
 
 def mode_of(settings: Settings) -> DP:
-    """The differential privacy that the settings ask for."""
+    """The DP mode of the settings."""
     if not isinstance(settings.privacy, DP):
         raise InputError(f"algorithm='dp' needs privacy='dp' or 'dp+secagg', got {settings.privacy.mode!r}")
     return settings.privacy
@@ -149,7 +150,7 @@ def mode_of(settings: Settings) -> DP:
 
 @lru_cache(maxsize=64)
 def _plan(privacy: DP) -> Sequence[float]:
-    """The noise multiplier of each round's release; computed when it is needed: a model can be read without it."""
+    """The noise multiplier of each round's release; computed lazily, so that a model can be loaded without it."""
     later = privacy.rounds - 1
     return mechanism.shares(privacy.epsilon, privacy.delta, [COUNTS] + [(1 - COUNTS) / later] * later)
 
@@ -164,26 +165,26 @@ def multiplier(privacy: DP, number: int) -> float:
 
 
 def own_noise(broadcast: Broadcast) -> float:
-    """The noise that one client adds."""
+    """The standard deviation of the noise that one client adds."""
     privacy = mode_of(broadcast.settings)
     sharers = 2 * broadcast.clients // 3 + 1 if privacy.noise_shared else 1
     return multiplier(privacy, broadcast.round) / math.sqrt(sharers)
 
 
 def users(shard: Shard, broadcast: Broadcast) -> Array:
-    """U fitted to V; before there is one, nobody's factors."""
+    """U fitted to V; in rounds 1 and 2, before there is a V to fit to, only the constant column."""
     settings = broadcast.settings
     U = np.zeros((len(shard.users), settings.width), broadcast.V.dtype)
     if broadcast.round <= 2:
         U[:, settings.rank] = 1.0
         return U
     numbers = coefficients(settings.penalties(broadcast.clients)[0], settings.width)
-    assert numbers is not None  # `Private.check` made sure that each user is fitted alone
+    assert numbers is not None  # `Private.check` requires it, so that each user is fitted alone
     return subproblem.exact(by_user(shard, broadcast), broadcast.V, U, numbers)
 
 
 def counts(shard: Shard) -> Array:
-    """Round 1: how often each item was rated, a user's ratings weighing 1/sqrt(their number); and a line of users."""
+    """Round 1: each item's count, a rating weighing 1/sqrt(its user's number of ratings); last the number of users."""
     number = np.diff(shard.by_user.indptr)
     weights = np.repeat(1 / np.sqrt(np.maximum(number, 1)), number)
     rated = np.bincount(shard.by_user.indices, weights, shard.by_user.shape[1])
@@ -191,12 +192,12 @@ def counts(shard: Shard) -> Array:
 
 
 def slopes(shard: Shard, U: Array, broadcast: Broadcast, free: Array) -> Array:
-    """A later round: a row of gradients for each item, and the lines of the pooled curvature."""
+    """A later round: minus the gradient, a row per item, followed by the rows of the pooled curvature."""
     ratings = shard.by_user
     number = np.diff(ratings.indptr)
     rows = np.repeat(np.arange(len(number)), number)
     z = np.asarray(U[:, free], np.float64) * denoise.scale(len(free))
-    with np.errstate(over="ignore", invalid="ignore"):  # whatever V is, the norm is 1 at most
+    with np.errstate(over="ignore", invalid="ignore"):  # whatever V is, a user's norm is at most 1
         fitted = np.einsum("ka,ka->k", U[rows], broadcast.V[ratings.indices], dtype=np.float64)
         pulls = (ratings.data - broadcast.scaling.mean) / broadcast.scaling.scale - fitted
         pulls *= denoise.weight_of(denoise.Posterior.unpacked(broadcast.shared.arrays[POSTERIOR]))[ratings.indices]
@@ -204,7 +205,7 @@ def slopes(shard: Shard, U: Array, broadcast: Broadcast, free: Array) -> Array:
         left = np.sqrt(np.bincount(rows, np.square(pulls), len(number)))
         weights = mechanism.shrink(left * length)
         weights[(length > MAX_NORM) | (left > MAX_NORM) | (left < mechanism.TINY)] = (
-            0  # nobody honest: squares that lose digits
+            0  # no honest run: their squares lose digits
         )
     z[weights == 0], pulls[weights[rows] == 0] = 0, 0
     parts = sparse.csr_array((pulls * weights[rows], ratings.indices, ratings.indptr), shape=ratings.shape)
@@ -212,7 +213,7 @@ def slopes(shard: Shard, U: Array, broadcast: Broadcast, free: Array) -> Array:
 
 
 def curvature(z: Array, weights: Array) -> Array:
-    """sum of weight z z', each of norm MAX_CURVATURE at most, in units of that."""
+    """Sum over users of weight z z', each clipped to norm MAX_CURVATURE, in units of MAX_CURVATURE."""
     most = MAX_CURVATURE / np.maximum(np.square(z).sum(axis=1), mechanism.TINY)
     cut: Array = (z * np.minimum(weights, most)[:, None]).T @ z / MAX_CURVATURE
     return cut

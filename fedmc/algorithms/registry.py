@@ -14,7 +14,7 @@ from fedmc.errors import InputError, unknown
 from fedmc.privacy.protocol import Privacy
 from fedmc.problem import plugins
 
-if TYPE_CHECKING:  # the protocol speaks of Settings, which look algorithms up here
+if TYPE_CHECKING:  # avoids a cycle: the protocol imports Settings, which look up algorithms here
     from fedmc.algorithms.protocol import Algorithm
 
 GROUP = "fedmc.algorithms"
@@ -36,7 +36,7 @@ _found: dict[str, object] = {}
 
 
 def names() -> list[str]:
-    """Every algorithm that can be named here, built in or installed."""
+    """The names of all algorithms, built in or installed."""
     return [*BUILT_IN, *plugins.names(GROUP)]
 
 
@@ -53,7 +53,7 @@ def find(spec: str) -> Algorithm:
 
 
 def check(given: object) -> Algorithm:
-    """An algorithm of the user's own, given as an object."""
+    """Check an algorithm that the user gave as an object."""
     if isinstance(given, type):
         raise InputError(f"an algorithm is an object: give {given.__name__}(), not the class")
     missing = [need for need in NEEDED if not _has(given, need)]
@@ -90,12 +90,12 @@ def is_name(given: object) -> bool:
 
 
 def resolve(given: object) -> Algorithm:
-    """The algorithm of a name, or an object of the user's own."""
+    """The algorithm of this name, or the user's own object, checked."""
     return find(given) if isinstance(given, str) else check(given)
 
 
 def named(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[object, ...]:
-    """The algorithms that settings name, in the order to try: `algorithm`, or the older words `method` and `update`."""
+    """The algorithms that settings name, in the order to try: `algorithm`, or the older keys `method` and `update`."""
     privacy = cast(Privacy | None, chosen.get("privacy"))
     method, update = given.get("method", "fedmc"), given.get("update")
     if update is not None and update not in UPDATES:
@@ -115,7 +115,7 @@ def named(chosen: Mapping[str, object], given: Mapping[str, object]) -> tuple[ob
 
 
 def check_one(given: Mapping[str, object]) -> None:
-    """Refuse an algorithm that is named twice. `method="fedmc"` says nothing: `update` may stand beside it."""
+    """Refuse an algorithm that is named twice. `method="fedmc"` names none, so `update` may be given with it."""
     found = [f"{key}={given[key]!r}" for key in ("algorithm", "method", "update") if given.get(key, "fedmc") != "fedmc"]
     if len(found) > 1:
         raise InputError(f"{' and '.join(found)} both name the algorithm: give one of them")

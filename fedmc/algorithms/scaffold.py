@@ -1,4 +1,4 @@
-"""SCAFFOLD on the item factors, with the users' factors at home."""
+"""SCAFFOLD on the item factors; the users' factors stay local."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTROL = "control"
 
 
 class ControlState(NamedTuple):
-    """What a client remembers: its users' factors and its control variate."""
+    """The state that a client keeps: its users' factors and its control variate."""
 
     U: Array
     control: Array

@@ -8,8 +8,8 @@ from fedmc.algorithms import measures
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums, length
 from fedmc.errors import InputError
 
-NUMBER_BYTES, ROW_BYTES = 12, 12  # float64 or int64 and its share of the framing; a row's number
-FRAMING = 100_000  # of a message, at most
+NUMBER_BYTES, ROW_BYTES = 12, 12  # upper bounds per value (8 bytes, and its share of the framing) and per row number
+FRAMING = 100_000  # upper bound on the framing of a message, in bytes
 
 
 def _moments(broadcast: Broadcast, items: int) -> Schema:
@@ -43,5 +43,5 @@ def check_parts(reply: Sums, broadcast: Broadcast, items: int) -> None:
 
 
 def max_bytes(broadcast: Broadcast, items: int) -> int:
-    """No honest reply takes more bytes."""
+    """Upper bound on the bytes of an honest reply."""
     return NUMBER_BYTES * length(schema_of(broadcast, items)) + ROW_BYTES * items + FRAMING

@@ -1,4 +1,4 @@
-"""Settings: every choice of a run in one frozen record. `Settings.preset` makes one; `presets` fills in the rest."""
+"""Settings: every choice of a run in one frozen record. `Settings.preset` makes one with the defaults of `presets`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedmc.problem import losses, penalties
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Fixed, Penalty, Scalable, none
 
-if TYPE_CHECKING:  # the protocols speak of Settings
+if TYPE_CHECKING:  # avoids a cycle: the protocols import Settings
     from fedmc.algorithms.protocol import Algorithm, Sampler
 
 MAX_RANK = 10_000
@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """A run's settings; make them with `Settings.preset(name, ...)`, which fills in what is not given."""
+    """A run's settings; make them with `Settings.preset(name, ...)`, which fills in defaults."""
 
     rank: int = 10
     preset_name: str = "custom"
@@ -51,7 +51,7 @@ class Settings:
     beta: float | Literal["auto"] = 1.0  # "auto": one for each item and coordinate, from start-up sums
     beta_scale: float = 2.0  # the constant c of beta="auto"
     inner_steps: int = 10
-    passes: bool = False  # each inner step by a pass over the ratings, as the paper counts it: same iterates, slower
+    passes: bool = False  # each inner step is a pass over the ratings, as in the paper's cost: same iterates, slower
     fit_users_to: Literal["W", "V"] = "W"
     dual_step: float = 1.0
     extrapolation: float = 0.0  # of "curvature": how far U is extrapolated from the client's last update
@@ -69,9 +69,9 @@ class Settings:
 
     @classmethod
     def preset(cls, name: str = "fast", **given: object) -> Settings:
-        """The preset's settings with those that are given (and not None) in their place.
+        """The preset's settings, overridden by those that are given and not None.
 
-        `algorithm`, or the older `method` and `update`, names the algorithm. The numbers of a privacy mode are given
+        `algorithm`, or the older `method` and `update`, names the algorithm. The parameters of a privacy mode are given
         beside it: `privacy="secagg", min_cohort=5`.
         """
         if name not in PRESETS:
@@ -86,7 +86,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, words: Mapping[str, object]) -> Settings:
-        """Settings as `to_dict` writes them, and as earlier versions did (`method` and `update` for `algorithm`)."""
+        """Settings from the output of `to_dict`, also of earlier versions (`method` and `update` for `algorithm`)."""
         known = dict(words)
         known["privacy"] = _privacy(known, Plain())
         algorithm = registry.named(known, known)[-1]
@@ -112,7 +112,7 @@ class Settings:
         self._check_parts()
 
     def _to_plain_numbers(self) -> None:
-        """numpy's numbers and bools to Python's, which a model file can hold."""
+        """Convert numpy scalars to Python's, which a model file can hold."""
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, np.generic):
@@ -138,12 +138,12 @@ class Settings:
 
     @property
     def names_algorithm(self) -> bool:
-        """The algorithm is given by name, not as an object."""
+        """Whether the algorithm is given by name, not as an object."""
         return registry.is_name(self.algorithm)
 
     @property
     def needs_tuning(self) -> bool:
-        """The users' penalty is still to be chosen (`training.tuning`)."""
+        """Whether the users' penalty is still to be chosen (`training.tuning`)."""
         return isinstance(self.penalty_users, str) and self.penalty_users == "auto"
 
     @property
@@ -175,7 +175,7 @@ class Settings:
         return self._parsed[0]
 
     def penalties(self, clients: int) -> tuple[Penalty, Penalty]:
-        """The penalties R_i of the users and R of the items, with the bias columns fixed where there are any."""
+        """The penalties R_i of the users and R of the items; with biases, the columns of ones are fixed."""
         if clients not in self._made:
             self._made[clients] = self._make_penalties(clients)
         return self._made[clients]
@@ -195,7 +195,7 @@ class Settings:
 
     @cached_property
     def penalty_at_entry(self) -> Penalty:
-        """The users' penalty at a client's first update; one that cannot be scaled holds in full."""
+        """The users' penalty at a client's first update; a penalty that cannot be scaled is used unchanged."""
         users = self.penalties(1)[0]
         if isinstance(self._parsed[1], Scalable) and isinstance(users, Scalable):
             return users * self.entry_penalty
@@ -203,17 +203,17 @@ class Settings:
 
     @cached_property
     def penalty_of_copies(self) -> Penalty:
-        """A client's W carries none (R is the server's), but with biases its column of ones is fixed too."""
+        """The penalty of a client's W: none (the server applies R), but with biases the column of ones is fixed."""
         return Fixed((self.rank + 1,), (1.0,)) if self.biases else none()
 
     def to_dict(self) -> dict[str, str | int | float]:
-        """Plain values only: penalties and losses in words, an object of the user's own as its str."""
+        """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
 
     def replace(self, **changes: object) -> Settings:
-        """A copy with these changes; privacy and its numbers, `method` and `update` may be given in words."""
+        """A copy with these changes; also takes a privacy mode by name with its parameters, `method` and `update`."""
         words = dict(changes)
         registry.check_one(words)
         words["privacy"] = _privacy(words, self.privacy)
@@ -224,7 +224,7 @@ class Settings:
 
 
 def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
-    """The privacy value of words, which loses the mode's numbers on the way."""
+    """The privacy mode that `words` describe; removes the mode's parameters from `words`."""
     given = words.pop("privacy", None)
     numbers = {name: words.pop(name) for name in modes.WORDS if name in words}
     if given is None or isinstance(given, str):
@@ -233,7 +233,7 @@ def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
 
 
 def _fit_to_domain(words: dict[str, object]) -> None:
-    """Ratings of a loss with a domain stay as they are: centred, they would leave it."""
+    """Default to no normalisation for a loss with a domain, which centred ratings would leave."""
     given = words.get("loss", "square")
     if hasattr(losses.parse(given) if isinstance(given, str) else given, "domain"):
         words.setdefault("normalise", "none")
@@ -242,7 +242,7 @@ def _fit_to_domain(words: dict[str, object]) -> None:
 def _first_that_fits(
     kind: type[Settings], candidates: tuple[object, ...], chosen: dict[str, object], given: object
 ) -> Settings:
-    """Settings with the first algorithm that takes them; where none does, what the last one says."""
+    """Settings with the first algorithm that accepts them; if none does, the last one's error is raised."""
     kept = {name: value for name, value in chosen.items() if name not in ("method", "update")}
     asked = set(cast(Mapping[str, object], given))
     for last, candidate in ((one is candidates[-1], one) for one in candidates):

@@ -1,4 +1,4 @@
-"""How a run begins: the first V, and the mean and spread of the ratings, all from sums over clients."""
+"""The start of a run: the first V, and the mean and spread of the ratings from sums over clients."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def start_items(items: int, settings: Settings) -> Array:
 
 
 def moments(shard: Shard, broadcast: Broadcast) -> Sums:
-    """Count, sum and sum of squares of the ratings less `scaling.mean`, and how often each item was rated."""
+    """Count, sum and sum of squares of the ratings minus `scaling.mean`, and each item's number of ratings."""
     data = shard.by_user.data.astype(np.float64) - broadcast.scaling.mean
     items = Rows(shard.rated, np.diff(shard.by_rated.indptr), shard.by_user.shape[1])
     return Sums.of(count=data.size, sum=data.sum(), squares=np.square(data).sum(), items=items)
 
 
 def normalised(ask: Ask, broadcast: Broadcast, always: bool = False) -> tuple[Broadcast, Sums | None]:
-    """The broadcast with the scaling that the settings ask for, and the clients' moments if they were asked for."""
+    """The broadcast with the scaling of the settings, and the clients' moments if they were requested."""
     settings, everyone = broadcast.settings, range(broadcast.clients)
     if settings.normalise == "none" and not always:
         return broadcast, None
     found = ask(broadcast, everyone)
     mean, variance = mean_and_variance(found)
-    if variance < 1e-6 * mean**2:  # the difference of two large sums has lost its digits
+    if variance < 1e-6 * mean**2:  # cancellation of two large sums
         shifted = ask(broadcast._replace(scaling=Scaling(mean)), everyone)
         mean, variance = mean + mean_and_variance(shifted)[0], mean_and_variance(shifted)[1]
     return broadcast._replace(scaling=scaling_of(mean, variance, settings)), found
@@ -55,7 +55,7 @@ def mean_and_variance(found: Sums) -> tuple[float, float]:
 
 
 def scaling_of(mean: float, variance: float, settings: Settings) -> Scaling:
-    """What the settings ask for; ratings that are all the same are not scaled."""
+    """The scaling of the settings; ratings that are all equal are centred but not scaled."""
     if settings.normalise == "none":
         return Scaling()
     wanted = settings.normalise == "standard" and variance > 1e-24 * mean**2

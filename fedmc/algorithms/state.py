@@ -1,4 +1,4 @@
-"""What clients and the server remember between rounds."""
+"""The states that clients and the server keep between rounds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class State(Protocol):
 
 
 class LocalState(NamedTuple):
-    """The state of an algorithm whose clients remember their users' factors only."""
+    """The state of an algorithm whose clients keep only their users' factors."""
 
     U: Array
 
 
 class ServerState(NamedTuple):
-    """All that the server remembers between rounds: nothing in it grows with the number of clients."""
+    """The state that the server keeps between rounds; its size does not grow with the number of clients."""
 
-    S: Array | None  # one array of any shape: FedMC's running sum over clients, or what another algorithm keeps
+    S: Array | None  # one array of any shape: FedMC's running sum over clients, or another algorithm's memory
     V: Array
-    seen: int = 0  # FedMC: the number of clients in S; other algorithms may count with it
+    seen: int = 0  # FedMC: the number of clients in S; other algorithms may use it as a counter

@@ -1,7 +1,7 @@
-"""What the paper's theorems speak of, as sums over clients: the augmented Lagrangian, residuals and stationarity.
+"""The quantities of the paper's theorems, as sums over clients: augmented Lagrangian, residuals and stationarity.
 
-clients  gap, the two norms that bound dist(0, dPhi), and the Lipschitz constants met so far
-server   primal and dual residual, the bound of dist(0, dPhi) after the paper's (122d)
+clients  gap, the parts of the bound on dist(0, dPhi), and the Lipschitz constants at the current point
+server   primal and dual residual, and the bound on dist(0, dPhi) after the paper's (122d)
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
-POWER = 16  # a maximum that travels as a sum: (sum x^16)^(1/16) exceeds max x by at most p^(1/16)
+POWER = 16  # sends a maximum as a sum: (sum x^16)^(1/16) exceeds max x by at most a factor of p^(1/16)
 LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_low", "L_high")
 
 
 class Convergence(NamedTuple):
-    """What the server reports of a round's full diagnostics."""
+    """The server's report of a round's full diagnostics."""
 
-    lagrangian: float | None  # None where the algorithm has no duals
+    lagrangian: float | None  # None if the algorithm has no duals
     primal_residual: float  # sqrt( sum_i ||W_i - V||^2 )
-    dual_residual: float | None  # sqrt(p) ||beta (V - V_before)||, beta 1 where there is none
-    stationarity: float | None  # a bound of dist(0, dPhi)
+    dual_residual: float | None  # sqrt(p) ||beta (V - V_before)||, with beta 1 if there is none
+    stationarity: float | None  # an upper bound on dist(0, dPhi)
 
 
 class Theory(Protocol):
-    """What full diagnostics ask of an algorithm."""
+    """What full diagnostics need from an algorithm."""
 
     def covers(self, settings: Settings) -> bool:
-        """Whether the paper's theorem speaks of these settings."""
+        """Whether the paper's theorem covers these settings."""
         ...
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
@@ -48,16 +48,16 @@ class Theory(Protocol):
         ...
 
     def server(self, sums: Sums, server: ServerState, broadcast: Broadcast, before: Array | None) -> Convergence:
-        """What the sums say; `before` is the V of the round before."""
+        """The report computed from the sums; `before` is the V of the previous round."""
         ...
 
 
 class Point(NamedTuple):
-    """Where a client stands."""
+    """A client's current point."""
 
     U: Array
     W: Array
-    gap: Array  # W - V, or how far V moved since
+    gap: Array  # W - V; without W, the client's last V minus V
 
 
 def common_schema(items: int, width: int) -> Schema:
@@ -96,7 +96,7 @@ def common_parts(shard: Shard, broadcast: Broadcast, point: Point) -> dict[str, 
 def convergence(
     sums: Sums, broadcast: Broadcast, before: Array | None, lagrangian: float | None, residual: Array
 ) -> Convergence:
-    """The server's report; `residual` is the gradient of V's half plus a subgradient of R at V."""
+    """The server's report; `residual` is the gradient in V plus a subgradient of R at V."""
     p, V = broadcast.clients, broadcast.V
     primal = float(np.sqrt(sums.number("gap")))
     if before is None:
@@ -107,7 +107,7 @@ def convergence(
 
 
 def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:
-    """A constant of grad_V f(., W) near U: curvature ||U|| ||W|| + ||P(UW - M)||, Frobenius norms."""
+    """A Lipschitz constant of grad_V f(., W) near U: curvature ||U|| ||W|| + ||P(UW - M)||, in Frobenius norms."""
     scores, ratings = subproblem.scores(problem, W, U)
     pulls = problem.loss.gradient(scores, ratings)
     return float(problem.loss.curvature * np.linalg.norm(U) * np.linalg.norm(W) + np.linalg.norm(pulls))

@@ -1,4 +1,4 @@
-"""A client's user factors: where they start, and how they are fitted to item factors."""
+"""A client's user factors: their initial values, and how they are fitted to item factors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedmc.problem.rng import client_rng
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
-FIT_TOLERANCE = 1e-5  # when steps towards fitted users end, where there is no exact answer
+FIT_TOLERANCE = 1e-5  # stops the steps that fit users if there is no exact solution
 
 
 def by_user(shard: Shard, broadcast: Broadcast) -> Problem:
-    """The sub-problem of the users: one row a user."""
+    """The sub-problem of the users: one row per user."""
     return Problem(shard.by_user, broadcast.settings.make_loss(), broadcast.scaling)
 
 
 def by_item(shard: Shard, broadcast: Broadcast) -> Problem:
-    """The sub-problem of the items: one row an item."""
+    """The sub-problem of the items: one row per item."""
     return Problem(shard.by_item, broadcast.settings.make_loss(), broadcast.scaling)
 
 
@@ -35,9 +35,9 @@ def start_users(shard: Shard, broadcast: Broadcast) -> Array:
 
 
 def users_at(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-    """U to go with the global V: as the client has it, or fitted to V where wanted or where there is none yet.
+    """The U that belongs to the global V: the client's own, or fitted to V with `fold_in` or if it has none yet.
 
-    Where all clients are there from the start, one that had no update has the U it starts with.
+    With entry="all" a client without an update has its initial U.
     """
     settings = broadcast.settings
     if not settings.fold_in and (state is not None or settings.entry == "all"):
@@ -55,5 +55,5 @@ def opening_users(shard: Shard, state: State | None, broadcast: Broadcast) -> Ar
     penalty, _ = settings.penalties(broadcast.clients)
     numbers = subproblem.solvable(settings.make_loss(), penalty, settings.width)
     if numbers is not None and numbers.closed:
-        return np.zeros((len(shard.users), settings.width), broadcast.V.dtype)  # one solve, wherever it starts
+        return np.zeros((len(shard.users), settings.width), broadcast.V.dtype)  # one solve, whatever the start
     return start_users(shard, broadcast)

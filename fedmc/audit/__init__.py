@@ -1,1 +1,1 @@
-"""What a server sees, the attacks on it, and their results."""
+"""The audit: what a server sees, the attacks on it, and their results."""

@@ -1,11 +1,11 @@
-"""Attacks of a server that keeps to the protocol and is curious: what it can tell from what it sees.
+"""Attacks of an honest-but-curious server: what it can infer from what it sees.
 
-Each is a function of what the server sees (`Observation`, arrays) and of what it knows anyway: the settings, the item
-factors it sent, the items' popularity, the scale that ratings are on. Whether they succeed is for `audit` to say.
+Each attack is a function of what the server sees (`Observation`, arrays) and of what it knows anyway: the settings, the
+item factors it sent, the items' popularity and the scale of the ratings. `audit` measures their success.
 
     rated_items     which items were rated by a client's users, from that client's messages
     ratings_of_one  every rating of a client that has one user
-    persons         which items were rated by one and the same person, in a client or in a cohort's sum
+    persons         which items were rated by the same person, in a client or in a cohort's sum
     in_a_sum        which items were rated by one client's users, from sums over cohorts
 """
 
@@ -27,20 +27,20 @@ from fedmc.algorithms.settings import Settings
 from fedmc.problem.penalties import coefficients
 from fedmc.types import Array
 
-SAME = 1e-6  # vectors that differ by less (of norm about 1) are of the same person
-CLEAR = 100  # times the rounding of a message, from which on a row has a direction
-CROWD = 8  # raters of an item, up to which their number is worth untangling
+SAME = 1e-6  # vectors of norm about 1 that differ by less belong to the same person
+CLEAR = 100  # a row has a direction if its norm is this many times the rounding of a message
+CROWD = 8  # the largest number of raters of an item that `_untangle` tries to separate
 
 
 class Recovered(NamedTuple):
-    """Items and what they were rated, on the scale of the ratings."""
+    """Items and their recovered ratings, on the rating scale."""
 
     items: Array
     ratings: Array
 
 
 def auc(scores: Array, labels: Array) -> float:
-    """Of a rated and an unrated item, how often the rated one has the higher score (a tie counts half)."""
+    """The probability that a rated item scores higher than an unrated one (a tie counts half)."""
     rated = int(labels.sum())
     if rated in (0, len(labels)):
         return float("nan")
@@ -49,17 +49,17 @@ def auc(scores: Array, labels: Array) -> float:
 
 
 def rated_items(seen: Sequence[Observation]) -> Array:
-    """A score for each item, high where a user of the client rated it: from the message that says it clearest."""
+    """A score for each item, high if a user of the client rated it, from the clearest of the messages."""
     return max(leakage_of(seen).evidence(seen), key=lambda scores: _widest_gap(scores)[0])
 
 
 def leakage_of(seen: Sequence[Observation]) -> Leakage:
-    """What the algorithm behind these messages leaks."""
+    """The `Leakage` of the algorithm behind these messages."""
     return seen[0].broadcast.settings.make_algorithm().leakage
 
 
 def ratings_of_one(seen: Sequence[Observation], grid: Array | None) -> Recovered | None:
-    """All ratings of a client with one user, from its first message; None where this attack does not apply."""
+    """All ratings of a client with one user, from its first message; None if this attack does not apply."""
     first, leakage = seen[:1], leakage_of(seen)
     settings, (mean, scale) = first[0].broadcast.settings, first[0].broadcast.scaling
     moments = leakage.grams(first)
@@ -78,14 +78,14 @@ def ratings_of_one(seen: Sequence[Observation], grid: Array | None) -> Recovered
 
 
 def nearest(ratings: Array, grid: Array) -> Array:
-    """Rounded to the scale."""
+    """The ratings rounded to the rating scale."""
     ordered = np.sort(grid)
     rounded: Array = ordered[np.searchsorted((ordered[1:] + ordered[:-1]) / 2, ratings)]
     return rounded
 
 
 def _from_curvature(broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, list[Array]]:
-    """G = z z', b = (m - bias of the user) z: m up to that bias, which the user's own ridge equation gives."""
+    """G = z z' and b = (m - user bias) z give m up to the bias, which the user's ridge equation determines."""
     items = np.flatnonzero(stands_out(np.trace(G, axis1=1, axis2=2)))
     G, b, settings = G[items], b[items], broadcast.settings
     if not settings.biases:
@@ -100,7 +100,7 @@ def _from_curvature(broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, li
 
 
 def _from_pulls(one: Pulls, settings: Settings, grid: Array | None) -> tuple[Array, list[Array]]:
-    """Rows (m - u'w) u: their direction is u's; its length is known where a column of u is 1, else the scale tells."""
+    """Rows (m - u'w) u have u's direction. Its length follows from a column of ones, else from the rating scale."""
     items = np.flatnonzero(stands_out(np.linalg.norm(one.rows, axis=1)))
     rows, W = one.rows[items], one.W[items]
     u = _direction(rows)
@@ -116,7 +116,7 @@ def _from_pulls(one: Pulls, settings: Settings, grid: Array | None) -> tuple[Arr
 
 
 def persons(seen: Sequence[Observation]) -> list[Array]:
-    """Lists of items, each rated by one and the same person."""
+    """Lists of items, each rated by a single person."""
     leakage = leakage_of(seen)
     moments = leakage.grams(seen[:1])
     if moments is not None:
@@ -126,7 +126,7 @@ def persons(seen: Sequence[Observation]) -> list[Array]:
 
 
 def _by_direction(rows: Array) -> list[Array]:
-    """An item with one rater pulls along that person's factors: items that pull along the same line are linked."""
+    """An item with one rater has a row parallel to that person's factors: items with parallel rows are linked."""
     sizes = np.linalg.norm(rows, axis=1)
     _, noise = _widest_gap(sizes)
     items = np.flatnonzero(sizes > CLEAR * noise)
@@ -136,7 +136,7 @@ def _by_direction(rows: Array) -> list[Array]:
 
 
 def _by_factors(G: Array, b: Array) -> list[Array]:
-    """G = z z' gives z where an item has one rater; with these, the raters of items that have a few."""
+    """For an item with one rater G = z z' gives z; the known z then separate items with a few raters."""
     pairs = np.tril_indices(G.shape[1])
     whole = np.trace(G, axis1=1, axis2=2)
     candidates = np.flatnonzero(whole > 1e-9 * whole.max(initial=0.0))
@@ -151,7 +151,7 @@ def _by_factors(G: Array, b: Array) -> list[Array]:
 
 
 def _untangle(item: int, G: Array, pairs: tuple[Array, Array], known: list[Array], linked: list[list[int]]) -> None:
-    """Add the item to the persons whose z z' add up to G; a rest of rank one is a person not met before."""
+    """Link the item to the persons whose z z' add up to G; a remainder of rank one is a new person."""
     if not known or (_counted(known) and G[-1, -1] > CROWD + 0.5):
         return
     outer = np.array([np.outer(z, z)[pairs] for z in known]).T
@@ -181,14 +181,14 @@ def _rank_one(G: Array) -> bool:
 
 
 def _root(G: Array) -> Array:
-    """z with z z' = G where G has rank one, its last entry not negative."""
+    """z with z z' = G for G of rank one, with a nonnegative last entry."""
     k = int(np.argmax(np.diag(G)))
     z: Array = G[:, k] / np.sqrt(max(G[k, k], 1e-300))
     return z if z[-1] >= 0 else -z
 
 
 def _same(points: Array, blur: float | Array = SAME) -> list[Array]:
-    """Groups of points that are the same but for how blurred each of them is."""
+    """Groups of points that are equal up to the error `blur` of each."""
     if len(points) == 0:
         return []
     blur = np.broadcast_to(blur, len(points))
@@ -201,7 +201,7 @@ def _same(points: Array, blur: float | Array = SAME) -> list[Array]:
 
 
 def in_a_sum(sums: Sequence[Observation], took_part: Sequence[bool], popularity: Array) -> dict[str, Array]:
-    """Scores for the items of one client, from the sums of rounds that it took part in, or not; by their name."""
+    """Scores for the items of one client, by name, from the sums of rounds with and without it."""
     sizes = [leakage_of(sums).sum_size(one) for one in sums]
     present = [size for size, there in zip(sizes, took_part, strict=True) if there]
     absent = [size for size, there in zip(sizes, took_part, strict=True) if not there]
@@ -218,13 +218,13 @@ def in_a_sum(sums: Sequence[Observation], took_part: Sequence[bool], popularity:
 
 
 def stands_out(scores: Array) -> Array:
-    """Which scores lie above the widest gap between them, in orders of magnitude."""
+    """Which scores lie above the widest gap between the sorted scores, in orders of magnitude."""
     above: Array = scores > _widest_gap(scores)[1]
     return above
 
 
 def _widest_gap(scores: Array) -> tuple[float, float]:
-    """How wide it is, and the score below it."""
+    """The width of the widest gap between the log scores, and the score below it."""
     top = float(scores.max(initial=0.0))
     if top <= 0:
         return 0.0, top
@@ -235,6 +235,6 @@ def _widest_gap(scores: Array) -> tuple[float, float]:
 
 
 def _direction(rows: Array) -> Array:
-    """The line that the rows lie along."""
+    """The direction that the rows share: the first right singular vector."""
     line: Array = np.linalg.svd(rows, full_matrices=False)[2][0]
     return line

@@ -1,12 +1,12 @@
-"""Run a configuration, look at it through the server's eyes, attack what is seen there, and say in words how it went.
+"""Run a configuration, attack what its server sees, and report how well the attacks do.
 
     plain    the server sees each client's message
-    secagg   the server sees masked uploads, and what they add up to
-    dp       as plain, or with secagg as secagg, and what is seen is noised
+    secagg   the server sees masked uploads and their sums
+    dp       as plain (or as secagg with dp+secagg), but noised
 
-The yardstick is the advantage over a guess from what the server knows anyway: for items the popularity of each among
-the other clients, for ratings the one that the item got most often. A client is judged by the messages it really sends:
-the engine is the simulation's own, with somebody listening.
+An attack is measured by its advantage over a guess from what the server knows anyway: for items, their popularity among
+the other clients; for ratings, the rating that the item got most often. The attacked messages are real ones: the engine
+is the simulation's own, with an observer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fedmc.training.aggregation import SecureSum, aggregation_of
 from fedmc.training.sampling import Passes, sampler_of
 from fedmc.types import Array
 
-MEMBERS = 20  # of a cohort that go through the masks: the costs grow with their square
-SETTLE = 10  # turns that a client has had before newcomers come
-LEVELS = 50  # different ratings, up to which they are taken to be on a scale
+MEMBERS = 20  # members of a cohort that are masked: the cost grows with their square
+SETTLE = 10  # updates of each client before newcomers join
+LEVELS = 50  # with at most this many different values, ratings are assumed to be on a discrete scale
 
 
 class Clients(NamedTuple):
-    """The truth, which only the audit knows."""
+    """The ground truth, which only the audit knows."""
 
     shards: Sequence[Shard]
     counts: Array  # ratings of each item over all clients
@@ -74,7 +74,7 @@ def audit(
     targets: int = 10,
     on_step: Callable[[str], None] = lambda words: None,
 ) -> list[Finding]:
-    """The attacks on a run of these settings over `number` rounds, against at most `targets` of its clients."""
+    """Attack a run of these settings over `number` rounds, against at most `targets` of its clients."""
     require(number >= 1, f"rounds must be at least 1, got {number}")
     require(targets >= 1, f"targets must be at least 1, got {targets}")
     require(not settings.needs_tuning, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
@@ -97,14 +97,14 @@ def audit(
 
 
 def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
-    """Who takes part in the first round."""
+    """The clients of the first round."""
     drawn = tuple(int(client) for client in sampler_of(settings, clients).draw(1, clients, settings.seed))
     joined = set(range(clients)) if settings.entry == "all" else set()
     return aggregation_of(settings.privacy).participants(drawn, joined, clients, 1)
 
 
 def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
-    """The attacks on what each of these clients sent."""
+    """The attacks on the messages of each of these clients."""
     heard = {client: engine.heard[client] for client in targets if engine.heard[client]}
     if not heard:
         raise InputError("none of the clients looked at was drawn: raise rounds")
@@ -122,7 +122,7 @@ def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> lis
 
 
 def _told(truth: Clients, heard: dict[int, list[Observation]]) -> float:
-    """Mean AUC of the attack on messages, with the scores that serve it best."""
+    """Mean AUC of the attack on messages, with the best of its blends of scores."""
     right: dict[str, list[float]] = {}
     for client, seen in heard.items():
         alone = attacks.rated_items(seen)
@@ -136,7 +136,7 @@ def _rated(truth: Clients, client: int, scores: Array) -> float:
 
 
 def _ratings(truth: Clients, heard: dict[int, list[Observation]]) -> list[Finding]:
-    """Rating for rating of clients with one user."""
+    """The attack on each rating of clients with one user."""
     tried = {client: attacks.ratings_of_one(seen, truth.grid) for client, seen in heard.items()}
     found = {client: recovered for client, recovered in tried.items() if recovered is not None}
     if not found:
@@ -148,14 +148,14 @@ def _ratings(truth: Clients, heard: dict[int, list[Observation]]) -> list[Findin
 
 
 def _hits(shard: Shard, recovered: attacks.Recovered) -> int:
-    """Ratings that came out exactly (without a scale: to a thousandth)."""
+    """The number of ratings that were recovered exactly (within a thousandth)."""
     said = np.full(shard.by_user.shape[1], np.nan)
     said[recovered.items] = recovered.ratings
     return int((np.abs(said[shard.by_user.indices] - shard.by_user.data) < 1e-3).sum())
 
 
 def _guessed(truth: Clients, client: int) -> int:
-    """How many of its ratings are what the other clients gave the item most often."""
+    """How many of the client's ratings equal the item's most frequent rating among the other clients."""
     shard = truth.shards[client]
     assert truth.grid is not None
     assert truth.votes is not None
@@ -164,7 +164,7 @@ def _guessed(truth: Clients, client: int) -> int:
 
 
 def linked(groups: Sequence[Array], by_user: sparse.csr_array) -> Linked:
-    """Each group is held to be of the user who rated most of its items."""
+    """Score groups of linked items; each group is attributed to the user who rated most of its items."""
     rated = by_user.tocsc()
     found, right, said = set(), 0, 0
     for items in groups:
@@ -176,7 +176,7 @@ def linked(groups: Sequence[Array], by_user: sparse.csr_array) -> Linked:
 
 
 def of_masked(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
-    """The first messages as the server gets them under secure aggregation: one masked upload each."""
+    """The attack on the first messages as the server gets them under secure aggregation: masked uploads."""
     members = list(engine.heard)[:MEMBERS]
     hidden = masked_round({client: engine.heard[client][0] for client in members})
     chosen = [client for client in targets if client in hidden]
@@ -186,7 +186,7 @@ def of_masked(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[
 
 
 def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
-    """The attacks on the sums alone: the strongest of several scores for each client's items, and persons."""
+    """The attacks on the sums alone: the best of several scores for each client's items, and persons."""
     size = len(engine.cohorts[-1])
     right: dict[str, list[float]] = {}
     for client in targets:
@@ -204,12 +204,12 @@ def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Fi
 
 
 def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int) -> list[Finding]:
-    """Clients that come late, alone among clients that are long there, or with others; only sums are looked at.
+    """Attack sums with late clients: one newcomer among settled clients, or several newcomers together.
 
-    The rule that makes newcomers wait for each other is left out here, to show what it is for.
+    The rule that makes newcomers wait for each other is switched off here, to show its effect.
     """
     p, size = len(truth.shards), min(min_cohort, len(truth.shards) // 3)
-    cumulative = settings.make_algorithm().cumulative  # elsewhere a newcomer's message is like any other
+    cumulative = settings.make_algorithm().cumulative  # in other algorithms a newcomer's message is like any other
     if settings.entry != "first-turn" or size < 2 or not cumulative:
         return []
     lone = max(1, min(lone, p - 2 * size))
@@ -230,7 +230,7 @@ def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int)
 def _newcomers(
     truth: Clients, usual: list[Observation], came: Sequence[tuple[Observation, int]]
 ) -> tuple[float, float]:
-    """AUC of the best score, and of popularity, for clients that came with these sums; `usual` are sums without."""
+    """AUC of the best score, and of popularity, for newcomers in these sums; `usual` are sums without newcomers."""
     right: dict[str, list[float]] = {}
     guess = []
     for seen, client in came:

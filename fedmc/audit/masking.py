@@ -1,4 +1,4 @@
-"""A round of secure aggregation in one process, by the real members and aggregator: what an upload looks like."""
+"""A round of secure aggregation in one process, with the real members and aggregator, to get real masked uploads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedmc.types import Array
 
 
 def masked_round(messages: Mapping[int, Observation]) -> dict[int, Observation]:
-    """Each client's message as it arrives at the server: masked words, read as the numbers they are not.
+    """Each client's message as it arrives at the server: the masked input, decoded as if it were not masked.
 
-    The aggregator's sum is checked against the sum of what was hidden.
+    The aggregator's sum is checked against the sum of the inputs.
     """
     require(len(messages) >= 3, f"a masked sum takes a cohort of at least 3 clients, got {len(messages)}: raise active")
     names = [name for name, part in next(iter(messages.values())).parts.items() if np.ndim(part)]
@@ -37,7 +37,7 @@ def _words(seen: Observation, names: list[str], clients: int) -> Array:
 
 
 def _read(seen: Observation, names: list[str], words: Array) -> Observation:
-    """The words as numbers of the message's shape; single numbers, which say how many joined, stay."""
+    """The integers decoded in the message's shape; scalars, such as `joined`, are kept unmasked."""
     values, parts, at = from_fixed(words.view(np.int64), SUM_BITS), dict(seen.parts), 0
     for name in names:
         size = seen.parts[name].size
@@ -47,7 +47,7 @@ def _read(seen: Observation, names: list[str], words: Array) -> Observation:
 
 
 def _protocol(words: Mapping[int, Array]) -> tuple[dict[int, Array], Array]:
-    """All four stages with nobody lost: the uploads, and their sum unmasked."""
+    """All five stages without drop-outs: the masked inputs, and their unmasked sum."""
     cohort = tuple(sorted(words))
     session = Session("audit", 1, cohort, threshold_of(len(cohort)), len(words[cohort[0]]))
     identities = {client: Ed25519PrivateKey.generate() for client in cohort}

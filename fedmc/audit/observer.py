@@ -1,4 +1,4 @@
-"""The simulation as a curious server sees it: what some clients send, and what every cohort's messages add up to."""
+"""The simulation as a curious server sees it: the messages of some clients, and the sum of every cohort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.types import Array
 
-MESSAGES = 3  # of each client that is looked at: more say nothing new
+MESSAGES = 3  # kept of each observed client: more add nothing new
 
 
 class Observer(LocalEngine):
@@ -56,7 +56,7 @@ def parts_of(sums: Sums) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A sampler that does as it is told, and then goes on with the last cohort."""
+    """A sampler that returns the given cohorts, and then repeats the last one."""
 
     cohorts: tuple[tuple[int, ...], ...]
     independent = False
@@ -69,7 +69,7 @@ class Planned:
 
 
 def watch(shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int) -> Observer:
-    """Run so many rounds and listen."""
+    """Run `number` rounds and record what the server sees."""
     require(len(listen_to) > 0, "nobody takes part in the first round: raise active")
     engine = Observer(shards, listen_to)
     for _ in islice(rounds(engine, settings, measure_every=number + 1), number + 1):

@@ -1,4 +1,4 @@
-"""What an attack found, in words for those who have to judge it."""
+"""The results of attacks, with explanations in plain language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedmc.privacy import modes
 EACH = "each client's messages"
 MASKED = "one masked upload"
 
-HARDLY = 0.02  # an advantage up to here says hardly anything about a single client
+HARDLY = 0.02  # an advantage up to this value reveals hardly anything about a single client
 
 
 def sum_of(clients: int) -> str:
@@ -17,19 +17,19 @@ def sum_of(clients: int) -> str:
 
 
 class Linked(NamedTuple):
-    """How linking items to persons went."""
+    """The result of linking items to persons."""
 
-    separated: int  # persons with two items or more that were linked, all of them theirs
+    separated: int  # persons with at least two linked items, all of them correct
     users: int
-    right: int  # (person, item) pairs that were linked rightly
+    right: int  # (person, item) pairs that were linked correctly
     said: int
     ratings: int
 
 
 class Finding(NamedTuple):
-    """One line of the table. `attack` and `guess` are shares of what `measure` names; no guess: nothing to compare.
+    """One row of the table. `attack` and `guess` are shares of what `measure` names; `guess` None: no baseline.
 
-    What is `supposed` the configuration does not do: it is there to show why not.
+    `supposed` marks a hypothetical case that the configuration prevents; it shows why.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
         return self.attack - (self.guess or 0.0)
 
     def record(self) -> dict[str, object]:
-        """For JSON: what is not a number is null."""
+        """The finding for JSON, with NaN as null."""
         plain = self._asdict() | {"advantage": self.advantage}
         return {name: None if value != value else value for name, value in plain.items()}
 
@@ -83,7 +83,7 @@ def ratings(sees: str, attack: float, guess: float | None, clients: int) -> Find
 
 
 def persons(sees: str, found: Linked, clients: int) -> Finding:
-    """Items linked to one person. Popularity says nothing about who; the guess is nobody."""
+    """Items linked to one person. Popularity does not help here, so the baseline is 0."""
     share = found.separated / max(found.users, 1)
     if not found.said:
         meaning = f"None of the {found.users:,} users (in {clients} clients) stands apart from the others."
@@ -97,7 +97,7 @@ def persons(sees: str, found: Linked, clients: int) -> Finding:
 
 
 def summary(mode: str, findings: list[Finding]) -> list[str]:
-    """What to make of it, in a few sentences."""
+    """The conclusion, in a few sentences."""
     said = modes.describe(mode)
     open_to = [f"{one.what} (from {one.sees})" for one in findings if one.advantage > HARDLY and not one.supposed]
     if not open_to:

@@ -1,4 +1,4 @@
-"""The `fedmc` command. Each subcommand's module is imported when it is first used, so that help comes at once."""
+"""The `fedmc` command. Each subcommand's module is imported on first use, so that help is fast."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ click.version_option(__version__, prog_name="fedmc", message="%(prog)s %(version
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. An error that the user can mend is one line on stderr and exit code 2, never a traceback."""
+    """Run the command. An error that the user can fix gives one line on stderr and exit code 2, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

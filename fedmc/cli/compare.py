@@ -110,7 +110,7 @@ def _names(given: str | None) -> list[str]:
 
 
 def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: int) -> Case:
-    """The method with those of the options that it takes."""
+    """The case of a method, with the options that it takes."""
     given: dict[str, object] = {"rank": rank, "penalty_users": penalty, "beta": beta, "inner_steps": inner_steps}
     method = methods.find(name)
     return Case(method.label, name, method.options(given))

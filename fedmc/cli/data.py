@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="Name of a data set, as `fedmc data li
 
 
 class RecipeOptions(TypedDict, total=False):
-    """What is given of a recipe besides its sizes."""
+    """The options of a recipe besides its sizes."""
 
     rank: int
     noise: float
@@ -29,7 +29,7 @@ class RecipeOptions(TypedDict, total=False):
 
 
 def list_sets() -> None:
-    """List the public data sets that `get` can download, and whether they are here."""
+    """List the public data sets that `get` can download, and whether they are installed."""
     for named in downloads.SETS.values():
         here = "here" if downloads.installed(named.name) else ""
         typer.echo(f"{named.name:16} {here:5} {named.ratings}")

@@ -1,4 +1,4 @@
-"""`fedmc demo`: the product's main job on real ratings, beside what one would do without it."""
+"""`fedmc demo`: federated training on real ratings, compared with the alternatives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def demo(
 
 
 def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, float]) -> None:
-    """The run folder, with a report that shows the alternatives too."""
+    """Write the run folder, with a report that also shows the alternatives."""
     about: dict[str, str | int] = {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
     with folder.staged() as staged:
         staged.write_settings({**settings.to_dict(), **about})

@@ -20,7 +20,7 @@ ROWS = {
 
 @contextmanager
 def progress_bar(*columns: ProgressColumn | str) -> Iterator[Progress]:
-    """A bar on stderr: description, bar, these columns (or texts), and the time left."""
+    """A progress bar on stderr: description, bar, these columns (or texts), and the remaining time."""
     made = [progress.TextColumn(column) if isinstance(column, str) else column for column in columns]
     parts = progress.TextColumn("{task.description}"), progress.BarColumn(), *made, progress.TimeRemainingColumn()
     with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
@@ -29,14 +29,14 @@ def progress_bar(*columns: ProgressColumn | str) -> Iterator[Progress]:
 
 @contextmanager
 def download_bar(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on stderr for a download; the caller reports the bytes received and the bytes in all."""
+    """A progress bar on stderr for a download; the caller reports the bytes received and the total."""
     with progress_bar(progress.DownloadColumn(), progress.TransferSpeedColumn()) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], bold: int = -1) -> None:
-    """A table on stdout: text is aligned to the left, numbers to the right; one row may be bold."""
+    """Print a table on stdout: text is aligned to the left, numbers to the right; one row may be bold."""
     lines = [tuple(row) for row in rows]
     table = Table(title=title)
     for k, name in enumerate(columns):
@@ -48,12 +48,12 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
 
 
 def print_text(text: str) -> None:
-    """A sentence on stdout, not broken into lines."""
+    """Print a sentence on stdout, not broken into lines."""
     Console().print(text, soft_wrap=True, highlight=False)
 
 
 def print_summary(summary: Mapping[str, object], folder: Path) -> None:
-    """A short table of how a run ended, and where it was saved."""
+    """Print a short table of a run's results, and the folder it was saved in."""
     table = Table(show_header=False, box=None)
     for name, label in ROWS.items():
         if summary.get(name) is not None:

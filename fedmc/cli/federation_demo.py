@@ -1,4 +1,4 @@
-"""`fedmc federation demo`: a server and three organisations as real processes here, compared with the simulation."""
+"""`fedmc federation demo`: a server and three organisations as real local processes, compared with the simulation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _train(folder: Path, rounds: int) -> dict[str, float | bool | None]:
 
 
 def _recommend(folder: Path) -> None:
-    """Recommend items to a user of the first organisation, by its own command."""
+    """Recommend items to a user of the first organisation, with its own `fedmc node recommend`."""
     home = folder / NAMES[0]
     user = str(open_folder(layout.load_node(home)).prepared.ids[0][0])
     print_text(f"{NAMES[0]}'s own model, on its own machine:  fedmc node recommend {home} {user}")
@@ -92,7 +92,7 @@ def _recommend(folder: Path) -> None:
 
 
 def set_up(folder: Path, source: Ratings | None = None, accept: Sequence[str] = ("secagg",)) -> None:
-    """Three tables of ratings, an agreed catalogue, and the folders of a federation on loopback."""
+    """Write three tables of ratings, a common catalogue, and the folders of a federation on loopback."""
     ratings = datasets.demo() if source is None else source
     layout.init(folder, NAMES, layout.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
     for name in ("server", *NAMES):
@@ -111,7 +111,7 @@ def _select_users(ratings: Ratings, chosen: Array) -> Ratings:
 
 @contextmanager
 def running(folder: Path, what: str, do: str, name: str, ready: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`fedmc WHAT DO FOLDER/NAME`, from when its log says that it is ready until the end of the block."""
+    """Run `fedmc WHAT DO FOLDER/NAME` until the end of the block, which starts once the log contains `ready`."""
     log = folder / name / f"{what}.log"
     with open(log, "wb") as file:
         process = subprocess.Popen(

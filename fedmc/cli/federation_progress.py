@@ -1,4 +1,4 @@
-"""A federation's runs as a person sees them: which there are, their progress, and how they ended."""
+"""Display of a federation's runs: the list of runs, their progress and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedmc.federation.setup.layout import ServerConfig
 
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", show_default="the last one")]
-Json = Mapping[str, Any]  # a line of history.jsonl, or status.json: whatever JSON holds
+Json = Mapping[str, Any]  # a line of history.jsonl, or status.json
 
 RESUME = "once that is mended, `fedmc federation resume` continues it"
 NEXT = {"diverged": "start a new run with other settings"}  # by the state that a run ended in
@@ -40,7 +40,7 @@ def find_run(config: ServerConfig, name: str | None) -> RunFolder:
 
 
 def follow(folder: RunFolder, start_within: float = 60) -> None:
-    """Show a bar until the run ends."""
+    """Show a progress bar until the run ends."""
     deadline = time.monotonic() + start_within
     while not folder.locked() and folder.status()["state"] != "finished" and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -56,7 +56,7 @@ def follow(folder: RunFolder, start_within: float = 60) -> None:
 
 
 def _progress(found: Json, history: Sequence[Json]) -> str:
-    """The last error, who is online, and whose answers are still missing."""
+    """The last RMSE, the nodes that are online, and those whose answers are still missing."""
     online, waiting = found.get("online", []), found.get("waiting", [])
     rmse, spent = last_rmse(history), _last_epsilon(history)
     late = [name for name in waiting if name in online]
@@ -72,7 +72,7 @@ def _progress(found: Json, history: Sequence[Json]) -> str:
 
 
 def report(folder: RunFolder, as_json: bool) -> None:
-    """Print how the run ended; raise an error if it failed."""
+    """Print the result of the run; raise an error if it failed."""
     found, history = folder.status(), folder.history()
     rmse, bytes_up = last_rmse(history), sum(line["bytes_up"] for line in history)
     holders = found.get("has_model", [])
@@ -100,7 +100,7 @@ def _why_absent(found: Json, name: str) -> str:
 
 
 def last_rmse(history: Sequence[Json]) -> float | None:
-    """The last measured error: on test ratings, or where there are none on training ratings."""
+    """The last measured RMSE: on test ratings or, if there are none, on training ratings."""
     errors = (line.get("train_rmse") if line.get("test_rmse") is None else line["test_rmse"] for line in history)
     return next((error for error in reversed(list(errors)) if error is not None), None)
 
@@ -110,6 +110,6 @@ def _last_epsilon(history: Sequence[Json]) -> float | None:
 
 
 def describe(found: Json) -> str:
-    """The state of a run in a few words."""
+    """The state of a run as a short text."""
     text = f"{found['state']}, round {found['round']} of {found.get('rounds', '?')}"
     return text + (f" ({found['why']})" if found.get("why") else "")

@@ -26,12 +26,12 @@ from fedmc.training.aggregation import is_masked
 from fedmc.training.sampling import sampler_of
 
 Option = typer.Option
-MAX_NAME = 80  # letters of a run's name; with its random ending it is still a valid id
+MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
 
 class Order(NamedTuple):
-    """What is asked of a run besides its settings."""
+    """The options of a run besides its settings."""
 
     rounds: int
     quorum: int | None = None  # all active organisations if not given
@@ -142,7 +142,7 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
 
 
 def _check_order(order: Order, settings: Settings, organisations: int) -> int:
-    """Refuse numbers that are out of bounds; returns the quorum."""
+    """Check the numbers of the order; returns the quorum."""
     quorum = settings.active if order.quorum is None else order.quorum
     require(order.rounds >= 1, f"--rounds must be at least 1, got {order.rounds}")
     require(order.patience > 0, f"--patience must be above 0, got {order.patience}")
@@ -152,7 +152,7 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
 
 
 def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
-    """Have the server run it, and show its progress until it ends."""
+    """Start the run at the server, and show its progress until it ends."""
     name = folder.path.name
     folder.say(state="starting", why="")
     superlink.run(config, folder.path)

@@ -1,4 +1,4 @@
-"""Groups of options that several commands have: a command takes a group as one parameter."""
+"""Groups of options that several commands share: a command takes a group as one parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Solver(Group):
-    """How the problem is posed and solved."""
+    """Options of the problem and the algorithm."""
 
     preset: options.Preset = "fast"
     penalty_items: options.PenaltyItems = None
@@ -33,14 +33,14 @@ class Solver(Group):
     seed: options.Seed = 0
 
     def settings(self) -> dict[str, object]:
-        """As `Settings.preset` takes them, besides the preset's name."""
+        """The keyword arguments of `Settings.preset`, without the preset's name."""
         given: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "preset"}
         return given | {"beta": parse_beta(self.beta)}
 
 
 @dataclass(frozen=True)
 class Budget(Group):
-    """Differential privacy; other modes leave it out."""
+    """Options of differential privacy; other modes ignore them."""
 
     epsilon: options.Epsilon = 10.0
     delta: options.Delta = 1e-6
@@ -52,7 +52,7 @@ class Budget(Group):
 
 @dataclass(frozen=True)
 class Table(Group):
-    """How a source is read, and whose users are whose."""
+    """Options for reading a source and assigning its users to clients."""
 
     clients: options.Clients = 10
     partition: options.Partition = "uniform"
@@ -67,7 +67,7 @@ class Table(Group):
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:
-    """The function with each option of its groups as a parameter of its own, which is what Typer reads."""
+    """The function with each option of its groups as a separate parameter, as Typer needs it."""
     hints = get_type_hints(function, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)}
     parameters: list[Parameter] = []

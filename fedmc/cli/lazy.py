@@ -1,4 +1,4 @@
-"""Command groups that import a command's module when the command is invoked or its own help is asked for."""
+"""Command groups that import a command's module only when the command or its own help is called."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose errors name its options: `dtype='float32'` in a message of the library is `--dtype float32`."""
+    """A command whose errors name its options: `dtype='float32'` in a library message becomes `--dtype float32`."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -69,7 +69,7 @@ class Command(typer.core.TyperCommand):
             raise
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Nothing: Typer lists the arguments with the options, and Click 8.5 would list them a second time."""
+        """Do nothing: Typer lists the arguments with the options, and Click 8.5 would list them a second time."""
 
 
 def resolve(target: str) -> Callable[..., object]:
@@ -80,7 +80,7 @@ def resolve(target: str) -> Callable[..., object]:
 
 
 def load(entry: Entry, name: str) -> click.Command:
-    """Import the command's module and make a Click command of its function."""
+    """Import the command's module and turn its function into a Click command."""
     try:
         function = expanded(resolve(entry.target))
     except ModuleNotFoundError as error:
@@ -96,7 +96,7 @@ def load(entry: Entry, name: str) -> click.Command:
 
 
 def _restore_argument_help(command: click.Command, function: Callable[..., object]) -> None:
-    """Since version 8.5 Click has a help of arguments itself, which overwrites that of Typer 0.20."""
+    """Restore the help texts of arguments, which Click 8.5 overwrites with its own if Typer is version 0.20."""
     declared = {
         name: info
         for name, parameter in signature(function, eval_str=True).parameters.items()
@@ -109,7 +109,7 @@ def _restore_argument_help(command: click.Command, function: Callable[..., objec
 
 
 def in_flags(message: str, parameters: list[click.Parameter]) -> str:
-    """The message with `name=value` written as `--name value`, where `name` is an option of the command."""
+    """The message with `name=value` written as `--name value` if `name` is an option of the command."""
     flags = {one.name: one.opts[0] for one in parameters if isinstance(one, click.Option) and one.name}
     if not flags:
         return message

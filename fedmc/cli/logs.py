@@ -1,4 +1,4 @@
-"""Logging of the commands that run for long."""
+"""Logging of long-running commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 def log_to_stderr() -> None:
-    """Log fedmc's messages to stderr; of Flower, errors only."""
+    """Log fedmc's messages to stderr, and only errors of Flower."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("fedmc")

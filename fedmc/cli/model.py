@@ -1,4 +1,4 @@
-"""`fedmc evaluate`, `predict`, `recommend`, `info`, and `fedmc node recommend`: what one does with a model."""
+"""`fedmc evaluate`, `predict`, `recommend`, `info`, and `fedmc node recommend`: the commands that use a model."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except csv.Error as error:
-        raise DataError(f"{path} is no table of user,item pairs: {error}") from None
+        raise DataError(f"{path} is not a table of user,item pairs: {error}") from None
     if rows and [field.strip().lower() for field in rows[0][1][:2]] == ["user", "item"]:
         rows = rows[1:]
     require(bool(rows), f"{path} is empty: expected lines of user,item", DataError)

@@ -1,4 +1,4 @@
-"""`fedmc node check` and `identity`, and what they share with `start`."""
+"""`fedmc node check` and `identity`, and the code they share with `start`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def identity(
 
 
 def open_ratings(config: NodeConfig, reread: bool) -> Opened:
-    """Open the organisation's folder and say on stderr what is in it."""
+    """Open the organisation's folder and print a summary of its ratings on stderr."""
     opened = open_folder(config, reread)
     if opened.report is not None:
         typer.echo(f"dropped: {opened.report}", err=True)
@@ -68,9 +68,9 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
 
 
 def _print_privacy(config: NodeConfig) -> None:
-    """The privacy modes that the organisation accepts, and the budget that it has spent."""
+    """Print the privacy modes that the organisation accepts, and the budget that it has spent."""
     cohort = ""
-    if any(map(is_masked, config.accept)):  # mode: cohorts are of secure aggregation
+    if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
         cohort = f", over at least {config.min_cohort} organisations"
     typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
     if config.epsilon and config.path("ledger.sqlite").exists():

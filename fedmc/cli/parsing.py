@@ -1,4 +1,4 @@
-"""Option values that are more than one word or number."""
+"""Parsers of option values that have several parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse_beta(text: str | None) -> float | Literal["auto"] | None:
 
 
 def parse_dp(epsilon: float, delta: float, ratings: str, rounds: int) -> DPSettings:
-    """The settings of differential privacy, which other modes leave out."""
+    """The settings of differential privacy, which other modes ignore."""
     try:
         low, high = (float(part) for part in ratings.split(","))
     except ValueError:

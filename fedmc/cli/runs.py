@@ -1,4 +1,4 @@
-"""Run folders: settings.toml, history.jsonl and model.npz, put in place whole when the run ends."""
+"""Run folders: settings.toml, history.jsonl and model.npz; a folder gets its final name when the run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedmc.errors import ModelFileError, require
 
 
 class RunFolder:
-    """Where a run is written: a given path, or runs/TIME."""
+    """The target folder of a run: a given path, or runs/TIME."""
 
     def __init__(self, path: Path | None, overwrite: bool = False) -> None:
         chosen = free(Path("runs") / time.strftime("%Y%m%d-%H%M%S")) if path is None else path
@@ -23,7 +23,7 @@ class RunFolder:
 
     @contextmanager
     def staged(self) -> Iterator[Staged]:
-        """The folder during the run, called NAME.part; the rounds so far stay there even if the run fails."""
+        """The folder during the run, called NAME.part; it is kept if the run fails after its first round."""
         with staged(self.path, self.overwrite, _is_run, "run folder", keep=_has_rounds) as staging:
             yield Staged(staging)
 

@@ -1,4 +1,4 @@
-"""What the commands that simulate clients share: Ctrl-C, compilation, progress bars and the default of --active."""
+"""Shared by the commands that simulate clients: Ctrl-C, compilation, progress bars and the default of --active."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class Interrupt:
 
 
 def set_active(settings: Settings, active: int | None, clients: int) -> Settings:
-    """The settings with the number of clients sampled in a round: as the privacy mode says if not given."""
+    """The settings with the number of clients per round; the privacy mode's default if it is not given."""
     return settings.replace(active=settings.privacy.default_active(clients) if active is None else active)
 
 
 def check_memory(federation: Federation, settings: Settings, rounds: int, spill: bool = False) -> None:
-    """Refuse a run that does not fit into memory; announce a large one on stderr."""
+    """Refuse a run that does not fit into memory; print the memory of a large one on stderr."""
     warning = memory.check(federation.shards, settings, rounds, spill)
     if warning is not None:
         typer.echo(warning, err=True)
 
 
 def warm_up(settings: Settings, federation: Federation) -> None:
-    """Load the compiled kernels; say so on stderr if they have to be compiled first."""
+    """Load the compiled kernels; print a message on stderr if they have to be compiled first."""
     announcement = threading.Timer(1.5, lambda: sys.stderr.write(COMPILING))
     announcement.start()
     try:
@@ -68,7 +68,7 @@ def warm_up(settings: Settings, federation: Federation) -> None:
 
 @contextmanager
 def rounds_bar(total: int) -> Iterator[Callable[[Round], None]]:
-    """A bar on stderr that the caller feeds with rounds."""
+    """A progress bar on stderr; the caller passes it each round."""
     with progress_bar(MofNCompleteColumn(), "{task.fields[now]}") as bar:
         task = bar.add_task("preparing", total=total, now="")
 
@@ -85,7 +85,7 @@ def rounds_bar(total: int) -> Iterator[Callable[[Round], None]]:
 
 @contextmanager
 def trials_bar(total: int) -> Iterator[Callable[[Trial], None]]:
-    """A bar on stderr that the caller feeds with trials."""
+    """A progress bar on stderr; the caller passes it each trial."""
     with progress_bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("trials", total=total)
 

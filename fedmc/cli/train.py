@@ -28,16 +28,16 @@ from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
 Option = typer.Option
-WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib: only where a report is asked for
+WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib, so it is loaded only for --report
 
 
 class Job(NamedTuple):
-    """What `train` runs, once every option is checked."""
+    """The checked input of a training run."""
 
     federation: Federation
     settings: Settings
     stop: Stop
-    about: dict[str, str | int]  # what settings.toml says besides the settings
+    about: dict[str, str | int]  # entries of settings.toml besides the settings
     measure_every: int | None
     diagnostics: bool
     spill: Path | None
@@ -127,7 +127,7 @@ def train(
 
 
 def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill: bool) -> tuple[Federation, Settings]:
-    """The clients, and the settings with as many active ones as there can be; refused before anything is written."""
+    """The clients, and the settings with `active` filled in; all checks run before anything is written."""
     federation = federation_of(plan, settings.dtype)
     if federation.report is not None:
         typer.echo(f"dropped: {federation.report}", err=True)
@@ -138,7 +138,7 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
 
 
 def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
-    """The run, written into the folder, and whether Ctrl-C ended it."""
+    """Train and write the run into the folder; returns the run and whether Ctrl-C ended it."""
     typer.echo(job.settings.privacy.claim(), err=True)
     with folder.staged() as staged, Interrupt() as interrupt:
         settings = _write_settings(staged, job)
@@ -161,7 +161,7 @@ def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
 
 
 def _write_settings(staged: Staged, job: Job) -> Settings:
-    """settings.toml; where the penalty is to be tuned, again after that."""
+    """Write settings.toml, and again after the penalty was tuned; returns the final settings."""
     settings = job.settings
     staged.write_settings({**settings.to_dict(), **job.about})
     if settings.needs_tuning:
@@ -171,7 +171,7 @@ def _write_settings(staged: Staged, job: Job) -> Settings:
 
 
 def _tune_penalty(federation: Federation, settings: Settings) -> Settings:
-    """The settings with the l2 penalty that does best on ratings which the clients hold out."""
+    """The settings with the l2 penalty that has the lowest error on ratings that the clients hold out."""
     budget = tuning.Budget()
     each = budget.rounds_of_a_trial(settings, len(federation.shards))
     cost = f"at most {budget.trials} trials of {each} rounds"

@@ -1,1 +1,1 @@
-"""Data: from any source to Ratings, and from Ratings to shards, one for each client."""
+"""Data: from any source to Ratings, and from Ratings to shards, one per client."""

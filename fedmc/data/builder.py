@@ -1,7 +1,7 @@
 """Build sorted ids and a sorted sparse matrix from batches of rows in any order, with little extra memory.
 
-Ids come as whole numbers, as strings, or as strings with a dictionary (`Coded`). They leave as the sorted distinct ids
-and int32 codes, so that the order of rows in a file never matters.
+Input ids are integers, strings, or strings with a dictionary (`Coded`). The output is the sorted distinct ids and int32
+codes into them, so that the order of rows in a file never matters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fedmc.types import Array
 Duplicates = Literal["refuse", "last", "mean"]
 
 LARGEST = 1e15
-_MAX_SPAN = 1 << 26  # a span of whole numbers up to which a look-up table beats sorting
+_MAX_SPAN = 1 << 26  # the largest span of integer ids for which a look-up table beats sorting
 
 
 class Coded(NamedTuple):
-    """Strings as codes into their distinct values; chunks of one column share these, and they may still grow."""
+    """Strings as codes into their distinct values; chunks of one column share the values, which may still grow."""
 
     codes: Array
     values: ArrayLike  # becomes an array at the end
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     items: Ids
     ratings: Array
     times: Array | None = None  # seconds since 1970
-    groups: Ids | None = None  # a column that says which client a row belongs to
+    groups: Ids | None = None  # the client that each row belongs to
 
 
 class Built(NamedTuple):
@@ -54,7 +54,7 @@ class Built(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """All batches, a list of chunks for each column."""
+    """All batches, as a list of chunks for each column."""
 
     users: list[Ids]
     items: list[Ids]
@@ -81,7 +81,7 @@ def build(batches: Iterable[Batch], duplicates: Duplicates = "refuse") -> Built:
 
 
 def _columns(batches: Iterable[Batch]) -> _Columns:
-    """The batches as lists of chunks, a list a column; ratings in float32 where that loses nothing."""
+    """The batches as lists of chunks, one list per column; ratings in float32 if that is exact."""
     columns = users, items, ratings, times, groups = _Columns([], [], [], [], [])
     exact = True
     for batch in batches:
@@ -106,7 +106,7 @@ def _columns(batches: Iterable[Batch]) -> _Columns:
 
 
 def encode(chunks: list[Ids]) -> tuple[Array, list[Array]]:
-    """The sorted distinct ids, and each chunk as int32 codes into them. Takes the chunks out of the list as it goes."""
+    """The sorted distinct ids, and each chunk as int32 codes into them. Empties the list to save memory."""
     span = _span(chunks)
     if span is None or span[1] - span[0] >= _MAX_SPAN:
         return _encode_strings(chunks)
@@ -125,7 +125,7 @@ def encode(chunks: list[Ids]) -> tuple[Array, list[Array]]:
 
 
 def _span(chunks: list[Ids]) -> tuple[int, int] | None:
-    """The smallest and the largest id, or None unless all are whole numbers."""
+    """The smallest and the largest id; None unless all ids are integers."""
     whole = [chunk for chunk in chunks if isinstance(chunk, np.ndarray) and chunk.dtype.kind == "i"]
     if len(whole) < len(chunks):
         return None
@@ -133,7 +133,7 @@ def _span(chunks: list[Ids]) -> tuple[int, int] | None:
 
 
 def _encode_strings(chunks: list[Ids]) -> tuple[Array, list[Array]]:
-    """By the distinct values of each chunk; whole numbers and strings together become strings."""
+    """`encode` by the distinct values of each chunk; a mixture of integers and strings becomes strings."""
     coded = []
     while chunks:
         chunk = chunks.pop(0)
@@ -160,7 +160,7 @@ def _encode_strings(chunks: list[Ids]) -> tuple[Array, list[Array]]:
 def to_rows(
     shape: tuple[int, int], rows: list[Array], columns: list[Array], values: list[Array], times: list[Array]
 ) -> tuple[sparse.csr_array, Array]:
-    """Entries in any order to CSR rows sorted by column; repeated columns stay, in their old order."""
+    """Entries in any order to CSR rows sorted by column; repeated columns are kept, in their old order."""
     counts = np.zeros(shape[0], np.int64)
     for chunk in rows:
         parsing.count_rows(chunk, counts)

@@ -1,4 +1,4 @@
-"""The catalogue: which item is which column, sorted and hashed, so that organisations can compare theirs."""
+"""The catalogue: the sorted item ids, one per column, with a hash by which organisations compare theirs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Catalogue:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the kind of ids and the ids, a line each."""
+        """SHA-256 of the kind of ids and the ids, one per line."""
         kind = "int" if self.items.dtype.kind == "i" else "str"
         return hashlib.sha256("\n".join([kind, *map(str, self.items.tolist())]).encode()).hexdigest()
 
@@ -50,7 +50,7 @@ class Catalogue:
         write_whole(Path(path), json.dumps(content, ensure_ascii=False, indent=0).encode())
 
     def columns_of(self, items: Array) -> Array:
-        """The column of each item, -1 where the catalogue does not have it."""
+        """The column of each item; -1 if it is not in the catalogue."""
         if items.dtype.kind != self.items.dtype.kind:
             items = items.astype(np.str_) if self.items.dtype.kind == "U" else items
         if items.dtype.kind != self.items.dtype.kind or len(self) == 0:
@@ -78,7 +78,7 @@ def load(path: str | Path) -> Catalogue:
 
 
 def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = "refuse") -> tuple[Ratings, str | None]:
-    """The ratings with the catalogue's columns, and a line about what was dropped."""
+    """The ratings with the catalogue's columns, and a message about ratings that were dropped."""
     if unknown_items not in ("refuse", "drop"):
         raise unknown("way to treat unknown items", unknown_items, ("refuse", "drop"))
     columns = catalogue.columns_of(ratings.items)

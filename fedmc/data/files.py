@@ -32,7 +32,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str) -> None:
-    """A folder to write must not exist, or be one of this kind with `overwrite` set."""
+    """Refuse a folder that exists, unless `overwrite` is set and it is empty or of this kind."""
     if not path.exists():
         return
     if not overwrite:

@@ -1,4 +1,4 @@
-"""Ids of users and items: whole numbers where they can be, else strings."""
+"""Ids of users and items: integers if possible, else strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedmc.types import Array
 
 
 def as_ids(ids: ArrayLike, role: str) -> Array:
-    """Ids as int64 where they are whole numbers, else as strings; what a file without pickle can hold."""
+    """Ids as int64 if they are whole numbers, else as strings: types that a file without pickle can hold."""
     array = np.atleast_1d(np.asarray(ids))
     require(array.ndim == 1, f"{role} ids must be one-dimensional, got shape {array.shape}", DataError)
     kind = array.dtype.kind
@@ -30,7 +30,7 @@ def as_ids(ids: ArrayLike, role: str) -> Array:
 
 
 def _object_ids(array: Array, role: str) -> Array:
-    """Python objects: whole numbers if all are, else their text, provided that two different ids stay different."""
+    """Python objects as integers if all are, else as text; refused if two different ids have the same text."""
     values = array.tolist()
     if all(isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 for value in values):
         return array.astype(np.int64)

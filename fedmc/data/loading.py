@@ -38,8 +38,8 @@ def read_source(
 ) -> Ratings:
     """Ratings from a file, a folder, an archive or a database.
 
-    `columns` names user, item, rating (and time); `times` asks for the times, `group` for a column that says which
-    client a user belongs to.
+    `columns` names the columns of user, item, rating (and time). `times` also reads the times; `group` names a column
+    with the client of each user.
     """
     selection = ColumnSelection(tuple(columns) if columns else None, times, group)
     return Ratings.from_batches(readers.batches(source, selection, query), duplicates=duplicates)
@@ -76,7 +76,7 @@ def clients_of_users(X: object, column: str) -> Array:
 
 
 def _numbered(rows: Array, columns: Array, values: Array, shape: tuple[int, int], duplicates: Duplicates) -> Ratings:
-    """Ratings of a matrix: its ids are the row and column numbers, also of those without any rating."""
+    """Ratings of a matrix: ids are the row and column numbers, including those without any rating."""
     found = Ratings.from_arrays(rows, columns, values, duplicates=duplicates)
     indptr = np.zeros(shape[0] + 1, np.int32)
     indptr[found.users + 1] = np.diff(found.matrix.indptr)

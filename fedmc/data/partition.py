@@ -23,10 +23,10 @@ class Shard:
     """The ratings of one client, by its users and by the items that any of them rated."""
 
     client: int  # its number
-    users: Array  # the rows of the whole table that are this client's
+    users: Array  # this client's rows of the whole table
     by_user: sparse.csr_array
     rated: Array  # the items, ascending
-    by_rated: sparse.csr_array  # one row for each of them: the transpose of `by_user` without its empty rows
+    by_rated: sparse.csr_array  # one row per rated item: the transpose of `by_user` without its empty rows
     test: sparse.csr_array | None = None
     validation: sparse.csr_array | None = None
 
@@ -35,7 +35,7 @@ class Shard:
         return cls(client, users, by_user, *rated_rows(by_user), *held_out)
 
     def pattern(self) -> sparse.csr_array:
-        """Where the ratings are, without their values."""
+        """The positions of the ratings, without their values."""
         matrix = self.by_user
         return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
 
@@ -52,7 +52,7 @@ class Shard:
 
 
 def together(shards: Sequence[Shard]) -> Shard:
-    """Several clients as one shard: users and rated items are stacked, so an item can occur once for each client."""
+    """Several clients as one shard: users and rated items are stacked, so an item can occur once per client."""
     if len(shards) == 1:
         return shards[0]
     first = np.cumsum([0, *(len(shard.users) for shard in shards)])
@@ -75,7 +75,7 @@ def _below(parts: Sequence[sparse.csr_array], moved: Array, columns: int) -> spa
 
 
 class Federation(NamedTuple):
-    """All simulated clients, and the ids of the users and items that their rows and columns stand for."""
+    """All simulated clients, and the ids of the users and items of their rows and columns."""
 
     shards: list[Shard]
     users: Array
@@ -84,19 +84,19 @@ class Federation(NamedTuple):
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:
-    """Uniformly at random, sizes equal up to one."""
+    """Assign users to clients uniformly at random; sizes differ by at most one."""
     return _by_shares(users, np.full(_checked(clients, users, seed), 1 / clients), seed)
 
 
 def assign_dirichlet(users: int, clients: int, concentration: float, seed: int) -> Array:
-    """Unequal sizes, shares drawn from a Dirichlet distribution: the smaller its concentration, the more unequal."""
+    """Unequal sizes, with shares from a Dirichlet distribution: a smaller concentration is more unequal."""
     _checked(clients, users, seed)
     require(concentration > 0, f"the Dirichlet concentration must be above 0, got {concentration}")
     return _by_shares(users, np.random.default_rng(seed).dirichlet(np.full(clients, concentration)), seed)
 
 
 def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Array:
-    """Unequal sizes, client k's share like k^-exponent."""
+    """Unequal sizes: client k's share is proportional to k^-exponent."""
     _checked(clients, users, seed)
     require(exponent >= 0, f"the exponent of the power law must be at least 0, got {exponent}")
     shares = np.arange(1, clients + 1, dtype=float) ** -exponent
@@ -104,7 +104,7 @@ def assign_power_law(users: int, clients: int, exponent: float, seed: int) -> Ar
 
 
 def owners_from_names(names: ArrayLike, users: int) -> Array:
-    """From one client name per user; clients are numbered in the names' order."""
+    """Client numbers from one client name per user; clients are numbered in the sorted order of their names."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
     owner: Array = np.unique(array, return_inverse=True)[1]
@@ -112,7 +112,7 @@ def owners_from_names(names: ArrayLike, users: int) -> Array:
 
 
 def owners_from_file(path: str | Path, ratings: Ratings) -> Array:
-    """From a text file of `user,client` lines."""
+    """Client numbers from a text file of `user,client` lines."""
     path = Path(path)
     require(path.is_file(), f"there is no file {path}", DataError)
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -195,14 +195,14 @@ def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
 
 
 def _rows(matrix: sparse.csr_array, rows: slice) -> sparse.csr_array:
-    """Neighbouring rows, without a copy of the data."""
+    """A range of rows, without a copy of the data."""
     indptr = matrix.indptr[rows.start : rows.stop + 1]
     here = slice(indptr[0], indptr[-1])
     return _as_csr(matrix.data[here], matrix.indices[here], indptr - indptr[0], matrix.shape[1])
 
 
 def _as_csr(data: Array, indices: Array, indptr: Array, columns: int) -> sparse.csr_array:
-    """A CSR matrix of arrays that are already sorted."""
+    """A CSR matrix from arrays that are already sorted."""
     matrix = sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)
     matrix.has_sorted_indices = True
     return matrix

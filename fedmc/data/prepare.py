@@ -29,8 +29,8 @@ class Plan(NamedTuple):
     duplicates: Duplicates = "refuse"
     catalogue: Path | None = None
     unknown_items: UnknownItems = "refuse"
-    split: str | float | None = None  # of the test ratings
-    validation: str | float | None = None  # of what is left
+    split: str | float | None = None  # for the test ratings
+    validation: str | float | None = None  # for the validation ratings, out of the rest
     partition: str = "uniform"
     clients: int = 1
     seed: int = 0
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Ratings to train and to test on, and which client each user belongs to."""
+    """Training, test and validation ratings, and the client of each user."""
 
     train: Ratings
     test: Ratings | None
@@ -77,7 +77,7 @@ def read_parts(plan: Plan) -> Parts:
 
 
 def federation_of(plan: Plan, dtype: str) -> Federation:
-    """The clients of a source: those of prepared shards, checked against their hashes, or made as planned."""
+    """The clients of a source: those of prepared shards, after a check of their hashes, or new ones by the plan."""
     if is_prepared(Path(plan.source)):
         verify(plan.source)
         opened = open_prepared(plan.source)
@@ -88,7 +88,7 @@ def federation_of(plan: Plan, dtype: str) -> Federation:
 
 
 def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
-    """The parts as a folder of prepared shards."""
+    """Write the parts as a folder of prepared shards."""
     with writing(path, Catalogue(parts.train.items), overwrite) as writer:
         for shard in make_shards(parts.train, parts.owner, np.float32, parts.test):
             writer.add(parts.train.users[shard.users], shard.by_user, shard.test)

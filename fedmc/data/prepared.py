@@ -1,6 +1,6 @@
-"""Prepared shards: the clients' ratings as arrays on disk that are memory-mapped.
+"""Prepared shards: the clients' ratings as memory-mapped arrays on disk.
 
-    DIR/manifest.json     format, version, counts, and for each shard its file, size, hash and where its arrays lie
+    DIR/manifest.json     format, version, counts, and for each shard its file, size, hash and array offsets
     DIR/catalogue.json    the items
     DIR/client-N.shard    all arrays of a client one after the other
 
@@ -34,7 +34,7 @@ FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
 
 
 class StoredArrays(TypedDict):
-    """The arrays of one shard file: the file's size and hashes, and each array's dtype, length and offset."""
+    """One shard file: its size and hashes, and the dtype, length and offset of each array."""
 
     size: int
     sha256: str
@@ -87,7 +87,7 @@ class Writer:
         self.entries: list[ShardEntry] = []
 
     def add(self, ids: Array, by_user: sparse.csr_array, test: sparse.csr_array | None = None) -> None:
-        """One client's ratings, columns as in the catalogue."""
+        """Add one client's ratings, with the catalogue's columns."""
         shape = len(ids), len(self.catalogue)
         require(by_user.shape == shape, f"a shard must have shape {shape}, got {by_user.shape}", DataError)
         rated, by_rated = rated_rows(by_user)
@@ -132,7 +132,7 @@ def writing(path: Path, catalogue: Catalogue, overwrite: bool = False) -> Iterat
 
 
 def open_prepared(path: str | Path) -> Prepared:
-    """Map all shards of a folder; only the manifest, the catalogue and the ends of the files are read."""
+    """Memory-map all shards of a folder; reads only the manifest, the catalogue and the ends of the files."""
     path = Path(path)
     manifest = read_manifest(path)
     catalogue = catalogues.load(path / "catalogue.json")
@@ -155,7 +155,7 @@ def open_prepared(path: str | Path) -> Prepared:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a folder of shards, whole and of this version."""
+    """The manifest of a folder of shards, after checks of its hash and version."""
     require(is_prepared(path), f"{path} is not a folder of prepared shards: make one with `fedmc prepare`", DataError)
     content: dict[str, object] = {}
     try:
@@ -195,7 +195,7 @@ def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> spar
 
 
 def _write_arrays(path: Path, arrays: dict[str, Array]) -> StoredArrays:
-    """Write the arrays in order, each at a multiple of 64 bytes; returns their places and the file's hash."""
+    """Write the arrays in order, each at a multiple of 64 bytes; returns their offsets and the file's hash."""
     places: dict[str, tuple[str, int, int]] = {}
     digest, at = hashlib.sha256(), 0
     with open(path, "wb") as file:
@@ -213,7 +213,7 @@ def _write_arrays(path: Path, arrays: dict[str, Array]) -> StoredArrays:
 
 
 def _map_arrays(path: Path, entry: StoredArrays) -> dict[str, Array]:
-    """Views into the mapped file. Private to this process: a write would not reach the file."""
+    """Views into the mapped file, private to this process: a write would not reach the file."""
     whole = path.is_file() and path.stat().st_size == entry["size"]
     require(
         whole and _edges(path, entry["size"]) == entry["edges"],

@@ -1,4 +1,4 @@
-"""Ratings: who rated what how highly, with the ids their owner uses."""
+"""Ratings: a sparse users x items matrix with the owner's own ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.builder import Batch, Duplicates, build
-from fedmc.data.ids import as_ids as as_ids  # importers may still take it from here
+from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
@@ -23,7 +23,7 @@ class Ratings:
     items: Array
     matrix: sparse.csr_array
     times: Array | None = None  # seconds since 1970, one for each stored entry
-    groups: tuple[Array, Array] | None = None  # names of clients, and which of them each user belongs to
+    groups: tuple[Array, Array] | None = None  # names of clients, and the number of each user's client
 
     def __len__(self) -> int:
         return int(self.matrix.nnz)

@@ -1,6 +1,6 @@
-"""Hold ratings out: at random, each user's last ones, those after a date, or k of each user. Row order never matters.
+"""Splits hold out ratings: at random, each user's last k, those since a date, or k random ones of each user.
 
-Every function returns (rest, held out), with the same users and items in both.
+Every split is returned as (rest, held out), with the same users and items in both. Row order never matters.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
 
 
 def normalise(words: str | float | None) -> str | None:
-    """A split in full: a bare share such as `0.2` stands for `random:0.2`, and `0` or nothing for no split (None)."""
+    """The full spec of a split: a share such as `0.2` means `random:0.2`; `0` or nothing means no split (None)."""
     try:
         share = 0.0 if words is None else float(words)
     except ValueError:
@@ -57,7 +57,7 @@ def normalise(words: str | float | None) -> str | None:
 
 
 def parse_share(words: str | float) -> float:
-    """The share of a random split, where no other kind will do: `0.2` or `random:0.2`."""
+    """The share of a random split, `0.2` or `random:0.2`; other splits are refused."""
     name, _, value = (normalise(words) or "random:0").partition(":")
     require(name == "random", f"a share such as 0.2 or random:0.2 is needed here, got {words!r}")
     try:
@@ -67,7 +67,7 @@ def parse_share(words: str | float) -> float:
 
 
 def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
-    """A split from words: `0.2` or `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
+    """A split from its spec: `0.2` or `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
     name, _, value = (normalise(words) or "random:0").partition(":")
     try:
         if name == "random":

@@ -31,7 +31,7 @@ LIKE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to synthesise. With a scale (low, high, step) ratings are clipped and rounded to it."""
+    """The parameters of synthetic ratings. With a scale (low, high, step) ratings are clipped and rounded to it."""
 
     users: int
     items: int
@@ -41,15 +41,15 @@ class Recipe:
     seed: int = 0
     scale: tuple[float, float, float] | None = None
     mean: float = 3.6
-    user_spread: float = 0.4  # of the biases
+    user_spread: float = 0.4  # standard deviation of the biases
     item_spread: float = 0.4
-    factor_spread: float = 0.4  # of u'v
+    factor_spread: float = 0.4  # standard deviation of u'v
 
     def __post_init__(self) -> None:
         for name in ("users", "items", "ratings", "rank"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         low, high = self.users, self.users * self.items * 3 // 5
-        bounds = f"{low:,} (one a user) and {high:,} (60 % full)"
+        bounds = f"{low:,} (one per user) and {high:,} (60 % full)"
         require(low <= self.ratings <= high, f"ratings must lie between {bounds}, got {self.ratings:,}")
         require(self.noise >= 0, f"noise must be at least 0, got {self.noise}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
@@ -61,7 +61,7 @@ class Recipe:
 
     @property
     def noise_floor(self) -> float:
-        """The RMSE of the planted model: the noise, and what rounding to the scale adds (clipping not counted)."""
+        """The RMSE of the planted model: the noise plus the rounding to the scale (clipping is ignored)."""
         step = 0.0 if self.scale is None else self.scale[2]
         return float(np.sqrt(self.noise**2 + step**2 / 12))
 
@@ -80,7 +80,7 @@ class RecipeOptions(TypedDict, total=False):
 
 
 def like(name: str, **changes: Unpack[RecipeOptions]) -> Recipe:
-    """A recipe of the size of a real set."""
+    """A recipe with the size of a real data set."""
     if name not in LIKE:
         raise unknown("set", name, LIKE)
     users, items, ratings = LIKE[name]
@@ -89,7 +89,7 @@ def like(name: str, **changes: Unpack[RecipeOptions]) -> Recipe:
 
 
 class Items(NamedTuple):
-    """What all users share: popularity (and its alias tables), biases and factors of the items."""
+    """The items' popularity (with its alias tables), biases and factors."""
 
     weights: Array
     keep: Array
@@ -113,7 +113,7 @@ def activity(recipe: Recipe) -> Array:
     weights = np.exp(1.1 * rng.normal(size=recipe.users))
     max_count = max(recipe.items * 3 // 5, 1)
     low, high = 0.0, float(recipe.ratings) * 4
-    for _ in range(100):  # bisect the factor that gives the asked total
+    for _ in range(100):  # bisect for the factor that gives the requested total
         middle = (low + high) / 2
         total = np.clip(np.floor(weights * middle), 1, max_count).sum()
         low, high = (middle, high) if total <= recipe.ratings else (low, middle)
@@ -134,7 +134,7 @@ def chunks(recipe: Recipe, clients: int) -> Iterator[tuple[Array, sparse.csr_arr
 
 
 def _ratings_of(recipe: Recipe, items: Items, users: Array, counts: Array) -> sparse.csr_array:
-    """One client's ratings. A user's items depend on the seed and the user; the rest on the first user as well."""
+    """One client's ratings. A user's items depend on the seed and the user, the values also on the client's users."""
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     indices = np.empty(indptr[-1], np.int32)
     seeds = users.astype(np.uint64) * np.uint64(0x2545F4914F6CDD1D) + np.uint64(recipe.seed)
@@ -151,7 +151,7 @@ def _ratings_of(recipe: Recipe, items: Items, users: Array, counts: Array) -> sp
 
 
 def write_shards(recipe: Recipe, path: Path, clients: int, test: float = 0.0, overwrite: bool = False) -> None:
-    """A folder of prepared shards, one client in memory at a time."""
+    """Write a folder of prepared shards, with one client in memory at a time."""
     require(0 <= test < 1, f"the test share must be at least 0 and below 1, got {test}")
     about = {"synthetic": asdict(recipe), "noise_floor": recipe.noise_floor, "test": test}
     with writing(path, Catalogue(np.arange(recipe.items)), overwrite) as writer:

@@ -1,1 +1,1 @@
-"""Baselines that pool the data, experiments and comparisons."""
+"""Evaluation: baselines on pooled data, experiments and comparisons."""

@@ -1,4 +1,4 @@
-"""What can be compared: variants of FedMC, every algorithm by its name, and baselines that are not federated."""
+"""Methods that can be compared: variants of FedMC, every algorithm by name, and baselines that are not federated."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Parts(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method to compare: what it is called, its own settings, and which of the common options it takes."""
+    """A method to compare: its label, its own settings, and the common options that it takes."""
 
     label: str
     settings: Mapping[str, object] = {}
     takes: tuple[str, ...] = COMMON
-    central: Callable[[Parts, Settings], float] | None = None  # the test RMSE, where nothing is federated
+    central: Callable[[Parts, Settings], float] | None = None  # returns the test RMSE, if nothing is federated
 
     def options(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Those of the given options that it takes; None stands for an option that is not given."""
+        """The given options that this method takes; None means that an option is not given."""
         return {name: given[name] for name in self.takes if given.get(name) is not None}
 
 
@@ -56,7 +56,7 @@ def _biases(parts: Parts, settings: Settings) -> float:
     return pooled.bias_rmse(parts.train, parts.test)
 
 
-FEDMC = {  # mode: what `compare` calls the variants of FedMC
+FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc": Method("fedmc"),
     "fedmc-exact": Method("fedmc, update=exact", {"update": "exact"}),
     "fedmc-paper": Method("FedMC-ADMM", {"preset": "paper"}, ("rank", "beta", "inner_steps")),
@@ -72,18 +72,18 @@ VARIANTS = ("fedmavg-printed",)
 
 
 def names() -> list[str]:
-    """Everything that can be compared by name."""
+    """The names of all methods that can be compared."""
     elsewhere = {*registry.UPDATES, *(kind.algorithm for kind in modes.BY_MODE.values())}  # chosen by other settings
     return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
 
 
 def usual() -> list[str]:
-    """What is compared where nobody says otherwise: all but variants with another constant."""
+    """The methods that are compared by default: all but variants with another constant."""
     return [name for name in names() if name not in VARIANTS]
 
 
 def split(text: str) -> list[str]:
-    """Names separated by commas; a number belongs to the name before it: `fedprox:0.2,scaffold`, `mine:0.5,2`."""
+    """Split names at commas; a number belongs to the name before it: `fedprox:0.2,scaffold`, `mine:0.5,2`."""
     found: list[str] = []
     for piece in text.split(","):
         if found and ":" in found[-1] and re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", piece):

@@ -1,7 +1,7 @@
-"""The three experiments of the paper's Section 5, and one of ours, as studies on any source.
+"""The three experiments of the paper's Section 5, and one of our own, as studies on any source.
 
-What the paper leaves open is an option here: beta. The settings are its own: U and V uniform in [0, 1], raw ratings, no
-biases, 100 clients of which 10 take part in a round, 100 rounds.
+The paper does not state beta, so it is an option here. All other settings are the paper's: U and V uniform in [0, 1],
+raw ratings, no biases, 100 clients of which 10 take part in a round, 100 rounds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ RANKS = {"ml-1m": 5, "ml-10m": 8, "netflix": 13}
 
 
 def rank_for(source: str) -> int:
-    """The paper's r for its three sets; 5 elsewhere."""
+    """The paper's rank r for its three data sets, else 5."""
     return next((rank for name, rank in RANKS.items() if name in source), 5)
 
 
 def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
-    """FedMC-ADMM against FedMAvg, l2 squared 1e-6, N = Q1 = Q2 = 10; and FedMC-ADMM under other betas.
+    """FedMC-ADMM and FedMAvg with squared l2 of weight 1e-6, N = Q1 = Q2 = 10; and FedMC-ADMM with other betas.
 
-    FedMAvg twice: with consistent steps, and with those of the paper's text, which are p times smaller.
+    FedMAvg runs twice: with consistent steps, and with those printed in the paper, which are p times smaller.
     """
     spec = f"l2:{WEIGHT}"
     common: dict[str, object] = {
@@ -57,7 +57,7 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
 
 
 def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
-    """l1 1e-6, N = 5 to 30, by training time: with a pass over the ratings a step, as in the paper, and by the Gram."""
+    """l1 of weight 1e-6, N = 5 to 30, by training time: with a pass over the ratings per step, and by the Gram."""
     spec = f"l1:{WEIGHT}"
     common: dict[str, object] = {"rank": rank, "penalty_users": spec, "penalty_items": spec, "beta": beta}
     cases, figures = [], []
@@ -75,7 +75,7 @@ def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
 
 
 def sparsity(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
-    """l1, gamma = 10 lambda beta, lambda from 1e-6 to 1e-1: objective, RMSE and the share of non-zeros in U and V."""
+    """l1, gamma = 10 lambda beta, lambda from 1e-6 to 1e-1: objective, RMSE and share of non-zeros in U and V."""
     common: dict[str, object] = {"rank": rank, "beta": beta, "inner_steps": 10}
     cases = tuple(
         Case(
@@ -91,7 +91,7 @@ def sparsity(source: str, rank: int, beta: float = BETA, **changes: Unpack[Study
 
 
 def budget(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
-    """Ours: the same budget with the fast preset, beside the paper's method, pooled, alone and biases only."""
+    """Our own: the fast preset within the same budget, and the paper's method, pooled, alone and biases only."""
     cases = (
         Case("fedmc", "fedmc", {"rank": rank}),
         Case("fedmc, update=exact", "fedmc-exact", {"rank": rank}),

@@ -1,4 +1,4 @@
-"""Baselines on pooled data: exact alternating least squares, clients alone, biases only, and proximal gradient."""
+"""Central baselines: exact alternating least squares, clients alone, biases only, and proximal gradient."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def als(
     tolerance: float = 1e-4,
     seed: int = 0,
 ) -> Fit:
-    """Exact alternating solves on one table, ratings centred and scaled, until V moves less than the tolerance."""
+    """Exact alternating solves on one table of centred and scaled ratings, until V changes less than the tolerance."""
     data = shard.by_user.data.astype(np.float64)
     scaling = Scaling(float(data.mean()), float(data.std()) or 1.0)
     by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
@@ -69,7 +69,7 @@ def als(
 def proximal_gradient(
     shard: Shard, users: Penalty, items: Penalty, V: Array, scaling: Scaling, *, sweeps: int = 5000, steps: int = 10
 ) -> Fit:
-    """Alternating proximal gradient on one table from V, `steps` of 1/L a half, until the factors converge."""
+    """Alternating proximal gradient on one table from V, `steps` of 1/L per half, until the factors converge."""
     by_user, by_item = (Problem(matrix, Square(), scaling) for matrix in (shard.by_user, shard.by_item))
     U = subproblem.minimise(by_user, V, users.prox(np.zeros((len(shard.users), V.shape[1]), V.dtype), 0.0), users)
     for _ in range(sweeps):
@@ -88,7 +88,7 @@ def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
 
 
 def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 200) -> float:
-    """Test RMSE of pooled proximal gradient from V, after so many sweeps of N steps a half."""
+    """Test RMSE of pooled proximal gradient from V, after at most `sweeps` sweeps of N steps per half."""
     shard = _whole(train, test, settings.dtype)
     data = shard.by_user.data.astype(np.float64)
     scaling = scaling_of(float(data.mean()), float(data.var()), settings)
@@ -107,7 +107,7 @@ def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) 
 def bias_rmse(train: Ratings, test: Ratings, weight: float = 4.0) -> float:
     """Test RMSE of mean + user bias + item bias: user row [1, b_user], item row [b_item, 1].
 
-    The weight is about the best on validation ratings of four data sets (docs/explanation/algorithm.md).
+    The weight is close to the best on validation ratings of four data sets (docs/explanation/algorithm.md).
     """
     shard = _whole(train, test, "float64")
     return _rmse([(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)])

@@ -1,6 +1,6 @@
 """Run a study into a folder of outcomes, one file for each (case, seed), so that a killed run can be resumed.
 
-study.json        what is run            outcomes/CASE-SEED.json   one run each
+study.json        the study              outcomes/CASE-SEED.json   one run each
 curves.csv        every measured round   summary.csv, summary.json   by method, over seeds    times.csv   seconds
 """
 
@@ -36,7 +36,7 @@ Row = dict[str, float | None]  # one measured round: the measures, round, second
 
 
 class Outcome(NamedTuple):
-    """One case under one seed: its measured rounds, or a single row without a round where nothing is federated."""
+    """One case under one seed: its measured rounds, or a single row without a round if nothing is federated."""
 
     label: str
     method: str
@@ -59,7 +59,7 @@ def run(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates,
     )  # fmt: skip
-    _create(folder, study)  # once the ratings are read: a source that is refused leaves nothing behind
+    _create(folder, study)  # after reading the ratings, so that a refused source leaves no folder
     fingerprint = fingerprint_of(ratings)
     outcomes = []
     parts: dict[int, Parts] = {}
@@ -116,7 +116,7 @@ def fingerprint_of(ratings: Ratings) -> str:
 
 
 def load(folder: Path) -> tuple[Study, list[Outcome]]:
-    """A finished (or half-finished) comparison."""
+    """Load a comparison, finished or not."""
     try:
         study = Study.from_dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
         files = sorted((folder / "outcomes").glob("*.json"))
@@ -132,7 +132,7 @@ def _check_folder(folder: Path, study: Study) -> None:
     """Refuse a folder that holds another study, or anything else."""
     path = folder / "study.json"
     if path.exists():
-        found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in what older files lack
+        found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in entries that older files lack
         if found.to_dict() != study.to_dict():
             raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
         return

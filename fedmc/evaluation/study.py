@@ -1,4 +1,4 @@
-"""What a comparison runs: cases (a method and its settings) on one source, with the same seeds, splits and clients."""
+"""A study: cases (a method and its settings) on one source, with the same seeds, splits and clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Case:
         return methods.find(self.method)
 
     def settings(self, seed: int, active: int) -> Settings:
-        """The settings of its run; a baseline solves the same problem as the preset it is compared with."""
+        """The settings of the case's run; a baseline solves the same problem as the preset it is compared with."""
         options = dict(self.kind.settings) | self.options
         preset = str(options.pop("preset", "fast"))
         return Settings.preset(preset, seed=seed, active=active, **options)
@@ -58,7 +58,7 @@ class Figure:
 
 
 class Budget(TypedDict, total=False):
-    """What all cases of a study share: clients, rounds, split and partition."""
+    """The options that all cases of a study share: clients, rounds, split and partition."""
 
     clients: int
     active: int
@@ -134,13 +134,13 @@ class Study:
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
 
     def to_dict(self) -> StudyDict:
-        """The study as JSON gives it back, without the password that a database's URL may hold."""
+        """The study as plain JSON values, without the password that a database's URL may hold."""
         plain: StudyDict = json.loads(json.dumps(asdict(self) | {"source": without_password(self.source)}))
         return plain
 
     @classmethod
     def from_dict(cls, plain: StudyDict) -> Study:
-        """Also what an earlier version wrote, which lacks the last three entries."""
+        """Inverse of `to_dict`; also reads studies of an earlier version, which lack the last three entries."""
         cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
         figures = tuple(
             Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]

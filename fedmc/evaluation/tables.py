@@ -1,4 +1,4 @@
-"""Tables of outcomes: curves by round, and a summary by method. Times go to a file of their own: they vary by run."""
+"""Tables of outcomes: curves by round, and a summary by method. Times vary by run, so they go to a separate file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedmc.data.files import write_whole
 from fedmc.evaluation.runner import MEASURES, Outcome, Row
 from fedmc.evaluation.study import Study
 
-WITHIN = 0.01  # of the pooled RMSE
+WITHIN = 0.01  # relative distance to the pooled RMSE
 
 
 class Line(NamedTuple):
-    """A method over its seeds."""
+    """The summary of a method over its seeds."""
 
     method: str  # its label
     seeds: int
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     spread: float  # standard deviation over seeds
     gap: float | None  # to pooled, in percent
     objective: float | None
-    rounds_to_1pc: float | None  # mean over seeds; None where a seed did not get there
+    rounds_to_1pc: float | None  # mean over seeds; None if a seed did not reach it
     megabytes_to_1pc: float | None
     megabytes: float | None
     seconds_to_1pc: float | None
@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:
-    """curves.csv, summary.csv and summary.json, times.csv."""
+    """Write curves.csv, summary.csv, summary.json and times.csv."""
     lines = summary(study, outcomes)
     curves: list[tuple[object, ...]] = [("method", "seed", "round", "bytes_up", "bytes_down", *MEASURES)]
     times: list[tuple[object, ...]] = [("method", "seed", "round", "seconds")]
@@ -104,7 +104,7 @@ def _end(outcome: Outcome, name: str) -> float | None:
 
 
 def _reach(outcome: Outcome, mark: float) -> Row | None:
-    """The first round from which on the test RMSE stays within 1 % of the mark."""
+    """The first round from which the test RMSE stays within 1 % of the mark."""
     errors = np.array([row["test_rmse"] for row in outcome.rows], float)
     above = np.flatnonzero(~(errors <= mark * (1 + WITHIN)))
     first = int(above[-1]) + 1 if len(above) else 0
@@ -115,7 +115,7 @@ def _reach(outcome: Outcome, mark: float) -> Row | None:
 
 
 def _megabytes(row: Row) -> float:
-    """What travelled up to a round, both ways."""
+    """Megabytes sent in both directions up to a round."""
     return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
 
 

@@ -1,5 +1,5 @@
-"""The protocol of a real federation, whatever carries it: messages, a node that never loses or doubles a contribution,
-and a server that can be killed and gone on with.
+"""The protocol of a real federation, independent of the transport. Contributions are counted exactly once, and a run
+can be resumed after its server was killed.
 
     wire.py              what travels: named arrays, and a header of what JSON can hold
     statuses.py          the words with which a node answers a request that it does not fulfil

@@ -1,6 +1,6 @@
-"""The messages of secure aggregation on the wire: each stage's arrays, and nothing beside them but who, which and what.
+"""The messages of secure aggregation on the wire: a stage's arrays, with session token, client, stage and status.
 
-The first stage travels with the request itself (`Invitation`); the others are small messages of their own.
+The first stage travels with the request itself (`Invitation`); the other stages are separate messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedmc.types import Array
 Arrays = dict[str, Array]
 
 KEY, SIGNATURE = 32, 64
-SEALED = 2 * crypto.SHARE + 16  # two shares, and AES-GCM's tag
+SEALED = 2 * crypto.SHARE + 16  # two shares and AES-GCM's tag
 FOLLOWING = ("share", "mask", "confirm", "reveal")  # the stages after "advertise"
 
 
 class Stage(NamedTuple):
-    """One message of a stage, a question or its answer."""
+    """One message of a stage: the server's request or a node's answer."""
 
     token: str  # of the session
     client: int
@@ -37,8 +37,8 @@ class Stage(NamedTuple):
 
 
 def session_of(request: Request, items: int) -> Session:
-    """As both sides work it out. All that members are asked is part of its name, and so of every key and signature:
-    a server that asks one of them something else has no session with it."""
+    """The session, as both sides derive it. Its name, and thereby every key and signature, covers the whole request:
+    a server that sends one member a different request has no common session with it."""
     broadcast, invitation = request.broadcast, request.invitation
     assert invitation is not None
     name = f"{request.run}/{broadcast.task}/{invitation.token}/{request.common}"
@@ -126,7 +126,7 @@ def _rows(contents: list[bytes], size: int) -> Array:
 def _numbers(arrays: Arrays, name: str) -> list[int]:
     found = arrays.get(name)
     if found is None or found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
-        raise DataError(f"{name} are no members")
+        raise DataError(f"{name} must be a list of member numbers")
     return [int(number) for number in found]
 
 

@@ -1,7 +1,7 @@
-"""What travels between server and nodes: named arrays, and a header of what JSON can hold.
+"""The messages between server and nodes: named arrays and a JSON header.
 
-A request carries what a Broadcast does, who is meant, and which of the node's rounds the server has counted. A reply
-carries a status word and, where that is "ok", one client's Sums. Nothing else: no error text ever leaves a node.
+A request carries a Broadcast, the node's number, and the node's last round that the server counted. A reply carries a
+status and, if that is "ok", one client's Sums. It carries nothing else: no error text ever leaves a node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEVER = -1  # no round of this node was counted
 
 
 class Invitation(NamedTuple):
-    """To a session of secure aggregation: the answer is an advert, and what was asked for travels masked."""
+    """Invites a node to a session of secure aggregation: it answers with an advert, and its reply is masked."""
 
     token: str
     cohort: tuple[int, ...]
@@ -41,7 +41,7 @@ class Invitation(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What one node is asked: a broadcast, and what only this node needs to know."""
+    """A request to one node: a broadcast, and what concerns only this node."""
 
     run: str
     client: int  # the node's number
@@ -49,17 +49,17 @@ class Request(NamedTuple):
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
     version: str = __version__
-    factor: float = 1.0  # how much of that round's update was counted, where updates are clipped
+    factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
 
     @property
     def key(self) -> str:
-        """What makes two requests the same: asked again, a node does the same work."""
+        """Hash by which a node recognises a repeated request: of all but `counted`, `factor` and `invitation`."""
         return self.hash(counted=None, factor=None, invitation=None)
 
     @property
     def common(self) -> str:
-        """What is the same for all members of a session: none of them is asked anything else than the others."""
+        """Hash of the part of a request that is the same for all members of a session."""
         return self.hash(client=None, counted=None, factor=None, invitation=None)
 
     def hash(self, **without: None) -> str:
@@ -81,7 +81,7 @@ def hash_of(settings: Settings) -> str:
 
 
 def portable(settings: Settings) -> None:
-    """Refuse settings that cannot be written in words: a penalty, loss, sampler or algorithm given as an object."""
+    """Refuse settings that JSON cannot hold: a penalty, loss, sampler or algorithm given as an object."""
     try:
         same = Settings.from_dict(settings.to_dict()).to_dict() == settings.to_dict()
     except InputError:
@@ -179,7 +179,7 @@ def decode_reply(arrays: Arrays, header: Header) -> Reply:
 
 
 def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
-    """One file of both; the same content gives the same bytes."""
+    """Arrays and header as one .npz file; the same content gives the same bytes."""
     file = io.BytesIO()
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
     content = {HEADER: text} | {name: arrays[name] for name in sorted(arrays)}
@@ -188,7 +188,7 @@ def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
 
 
 def from_bytes(content: bytes) -> tuple[Arrays, Header]:
-    """Back again; anything else is refused, and nothing in it is run."""
+    """Inverse of `to_bytes`; DataError for anything else. It never unpickles or runs the content."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
             inside = archive.infolist()

@@ -1,1 +1,1 @@
-"""Compiled loops, each beside its plain numpy twin; the only importers of numba."""
+"""Compiled loops, most with a plain numpy twin in `reference`. Only this package imports numba."""

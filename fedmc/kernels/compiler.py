@@ -7,6 +7,6 @@ from typing import Any
 
 from numba import njit as _njit
 
-Compiled = Callable[..., Any]  # numba works out argument and result types at the first call
+Compiled = Callable[..., Any]  # numba infers argument and result types at the first call
 njit: Compiled = _njit
 inlined: Compiled = njit(cache=True, nogil=True, forceinline=True, _nrt=False)

@@ -1,4 +1,4 @@
-"""Compiled loops that draw the items of synthetic ratings, without repeats and by popularity."""
+"""Compiled loops that draw the items of synthetic ratings, by popularity and without repeats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _next(state: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @njit(cache=True, nogil=True)
 def alias_table(weights: Array) -> tuple[Array, Array]:
-    """Walker's alias tables: draw an index k uniformly, keep it with chance keep[k], else take other[k]."""
+    """Walker's alias tables: draw an index k uniformly, keep it with probability keep[k], else take other[k]."""
     n = weights.size
     keep = weights * (n / weights.sum())
     other = np.arange(n).astype(np.int32)
@@ -53,9 +53,9 @@ def alias_table(weights: Array) -> tuple[Array, Array]:
 
 @njit(cache=True, nogil=True, parallel=True)
 def draw_items(indptr: Array, weights: Array, keep: Array, other: Array, seeds: Array, indices: Array) -> None:
-    """Fill each row with different items, drawn in proportion to `weights` and sorted. A row depends on its seed only.
+    """Fill each row with distinct items, drawn in proportion to `weights` and sorted. A row depends only on its seed.
 
-    Rows with few items draw and reject repeats; long ones take the smallest of exponential keys E/weight.
+    Short rows draw and reject repeats; long rows take the items with the smallest exponential keys E/weight.
     """
     n = weights.size
     for row in prange(indptr.size - 1):

@@ -1,6 +1,6 @@
-"""Compiled building blocks of the kernels: gather the factors of a row's ratings, and compute their Gram.
+"""Compiled building blocks of the kernels: gather the factors of a row's ratings, and compute their Gram matrix.
 
-The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`simd`). The Gram
+The factors of up to BLOCK ratings are gathered into lines that are padded to whole packs (`simd`). The Gram matrix
 is summed in tiles of 4 lines and 2 packs that stay in registers over the block. Nothing here allocates memory.
 """
 
@@ -13,7 +13,7 @@ from fedmc.types import Array, Scalar
 ScaledRatings = tuple[Array, Array, Array, Scalar, Scalar]  # indptr, indices, ratings, shift, 1/scale
 
 BLOCK = 64  # ratings whose factors are gathered at a time
-WHOLE = 12  # ratings up to which computing the whole Gram is faster than half of it and mirroring
+WHOLE = 12  # below this many ratings, computing the whole Gram is faster than computing half of it and mirroring
 
 
 @inlined
@@ -24,7 +24,7 @@ def whole_packs(count: int, pack: int) -> int:
 
 @inlined
 def copy_first(F: Array, row: int, width: int, P: Array, line: int) -> None:
-    """P[line] = the first of F[row], and zeros in the padding."""
+    """P[line] = the first `width` numbers of F[row], then zeros in the padding."""
     step = lanes(F)
     whole = width // step * step
     for c in range(0, whole, step):
@@ -35,13 +35,13 @@ def copy_first(F: Array, row: int, width: int, P: Array, line: int) -> None:
 
 @inlined
 def copy_row(F: Array, row: int, P: Array, line: int) -> None:
-    """P[line] = F[row], and zeros in the padding."""
+    """P[line] = F[row], then zeros in the padding."""
     copy_first(F, row, F.shape[1], P, line)
 
 
 @inlined
 def add_line(values: Array, line: int, sums: Array, row: int) -> None:
-    """sums[row] += the first numbers of values[line]"""
+    """sums[row] += values[line], without its padding"""
     source, target = values[line], sums[row]
     for c in range(target.size):
         target[c] += source[c]
@@ -51,7 +51,7 @@ def add_line(values: Array, line: int, sums: Array, row: int) -> None:
 def gather(
     start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array
 ) -> None:
-    """The factors and the scaled ratings of one block."""
+    """Gather the factors and the scaled ratings of one block."""
     for k in range(start, stop):
         copy_row(F, indices[k], P, k - start)
         m[k - start] = (ratings[k] - shift) * inv
@@ -59,9 +59,9 @@ def gather(
 
 @inlined
 def add_gram(P: Array, count: int, G: Array, top: int, whole: bool, fresh: bool, minus: bool) -> None:
-    """G += sum p p' (`minus`: -=) over the first lines of P: all of it, or the packs on and right of the diagonal.
+    """G += sum p p' (`minus`: -=) over the first lines of P: the `whole` G, or the packs on and right of the diagonal.
 
-    G starts in line `top`; `fresh` overwrites it instead of adding.
+    G starts at line `top`; `fresh` overwrites it instead of adding.
     """
     width, step = P.shape[1], lanes(P)
     zero, sign = splat(P.dtype.type(0)), splat(P.dtype.type(-1 if minus else 1))
@@ -125,7 +125,7 @@ def add_lines(P: Array, m: Array, count: int, b: Array, fresh: bool) -> None:
 
 @inlined
 def mirror(G: Array, top: int) -> None:
-    """The packs left of the diagonal, from those on the right."""
+    """Fill the packs left of the diagonal from those on the right."""
     step = lanes(G)
     for a in range(step, G.shape[1]):
         for c in range(a // step * step):
@@ -137,7 +137,7 @@ def gram(
     start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array,
     P: Array, m: Array, G: Array, top: int, b: Array,
 ) -> None:  # fmt: skip
-    """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G begins in line `top`."""
+    """G = sum f f' and b = sum m f over one row's ratings; P and m are working space, G starts at line `top`."""
     whole = stop - start < WHOLE
     end = min(start + BLOCK, stop)
     gather(start, end, indices, ratings, shift, inv, F, P, m)

@@ -22,7 +22,7 @@ def has_leading_zero(text: Array) -> bool:
 
 @njit(cache=True, nogil=True)
 def count_lines(text: Array, inside: bool) -> tuple[int, bool]:
-    """How many lines that are not empty start here, and whether the text ends inside of one."""
+    """The number of non-empty lines that start in the text, and whether the text ends inside a line."""
     lines = 0
     for k in range(text.size):
         if text[k] == 10 or text[k] == 13:
@@ -35,7 +35,7 @@ def count_lines(text: Array, inside: bool) -> tuple[int, bool]:
 
 @njit(cache=True, nogil=True)
 def shorten(values: Array, out: Array) -> tuple[bool, float]:
-    """Copy to float32; returns whether that lost nothing, and the largest size (infinite if one is not a number)."""
+    """Copy to float32; returns whether that is exact, and the largest absolute value (infinite if there is a NaN)."""
     exact, largest = True, 0.0
     for k in range(values.size):
         out[k] = values[k]
@@ -71,7 +71,7 @@ def count_rows(rows: Array, counts: Array) -> None:
 def scatter(
     rows: Array, columns: Array, values: Array, times: Array, place: Array, indices: Array, data: Array, stamps: Array
 ) -> None:
-    """Put each entry at the next place of its row; `times` and `stamps` may be empty."""
+    """Put each entry at the next free position of its row; `times` and `stamps` may be empty."""
     for k in range(rows.size):
         at = place[rows[k]]
         place[rows[k]] = at + 1
@@ -144,7 +144,7 @@ def _days(year: int, month: int, day: int) -> int:
 def parse_netflix(
     text: Array, item: int, users: Array, items: Array, ratings: Array, times: Array
 ) -> tuple[int, int, int]:
-    """Lines `ITEM:` and `USER,RATING,YYYY-MM-DD`; returns (rows, the item in force, the bad line or -1).
+    """Parse lines `ITEM:` and `USER,RATING,YYYY-MM-DD`; returns (rows, the current item, the bad line or -1).
 
     `text` must end with a newline. Lines are counted from 0.
     """

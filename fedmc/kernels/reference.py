@@ -1,6 +1,6 @@
 """Plain numpy twins of the kernels, one row at a time: slow and readable, the oracle of the tests.
 
-They take the arguments of the functions of the same name in `steps.py` and `solves.py`.
+They take the same arguments as the functions of the same name in `steps.py` and `solves.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedmc.types import Array, Scalar
 def _row(
     row: int, indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array
 ) -> tuple[Array, Array]:
-    """The factors f_k (one a line) and the scaled ratings m_k of a row."""
+    """The factors f_k (one per line) and the scaled ratings m_k of a row."""
     here = slice(indptr[row], indptr[row + 1])
     return F[indices[here]], (ratings[here] - shift) * inv
 
@@ -49,7 +49,7 @@ def exact_rows(
 
 
 def minimise(A: Array, b: Array, x: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
-    """argmin 1/2 x'Ax - b'x + l1|x| + l2/2 x^2 inside of the box: solved, or by many proximal gradient steps."""
+    """argmin 1/2 x'Ax - b'x + l1|x| + l2/2 x^2 within the bounds: by a solve, or by many proximal gradient steps."""
     if closed:
         return np.asarray(np.linalg.solve(A + np.diag(l2), b))
     step = 1 / max(float(np.linalg.norm(A, 2)), 1e-12)

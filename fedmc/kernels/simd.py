@@ -29,7 +29,7 @@ Place = int | tuple[int, int]
 Values: TypeAlias = Sequence[ir.Value]
 Typed: TypeAlias = tuple[Signature, Callable[[BaseContext, ir.IRBuilder, Signature, Values], ir.Value]]
 BYTES = 32  # of a pack
-SHORT = 16  # numbers in a row up to which loops are compiled for its length
+SHORT = 16  # for rows of up to this many numbers, loops are compiled for their exact length
 
 
 @cache
@@ -41,12 +41,12 @@ def padded(width: int, dtype: DType) -> int:
 
 @cache
 def static_length(line: int, dtype: DType) -> int:
-    """The length of a line if it is short enough for loops compiled for this length alone; else 0."""
+    """The length of a line if it is short enough for loops compiled for exactly this length, else 0."""
     return line if line <= padded(SHORT, dtype) else 0
 
 
 class Pack(types.Type):
-    """The type of a pack inside of compiled code."""
+    """The type of a pack inside compiled code."""
 
     def __init__(self, dtype: types.Float) -> None:
         self.dtype = dtype
@@ -65,7 +65,7 @@ class _PackModel(models.PrimitiveModel):
 
 
 def intrinsic(function: Compiled) -> Compiled:
-    """Numba's `intrinsic`, or the numpy twin of the same name where nothing is compiled."""
+    """Numba's `intrinsic`, or the numpy twin of the same name if nothing is compiled."""
     compiled = not getattr(config, "DISABLE_JIT", False)
     return _intrinsic(function) if compiled else _PLAIN[function.__name__]
 
@@ -116,7 +116,7 @@ _PLAIN: dict[str, Compiled] = {
 
 @intrinsic
 def lanes(typing: TypingContext, array: types.Array) -> Typed:
-    """How many of the array's numbers make a pack, known when compiling."""
+    """The number of elements of the array in a pack, a compile-time constant."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         return context.get_constant(types.intp, BYTES * 8 // _element(array).bitwidth)
@@ -137,7 +137,7 @@ def load(typing: TypingContext, array: types.Array, place: types.Type) -> Typed:
 
 @intrinsic
 def load_part(typing: TypingContext, array: types.Array, place: types.Type, count: types.Type) -> Typed:
-    """The first `count` numbers from a place on, then zeros; memory behind them is not read."""
+    """The first `count` numbers from a place on, then zeros; memory beyond them is not read."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         vector = _vector(_element(array))
@@ -175,7 +175,7 @@ def _everywhere(builder: ir.IRBuilder, number: ir.Value, count: int) -> ir.Value
 
 @intrinsic
 def splat(typing: TypingContext, number: types.Float) -> Typed:
-    """A pack of the same number."""
+    """A pack with the given number in every lane."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         return _everywhere(builder, given[0], _vector(number).count)
@@ -185,7 +185,7 @@ def splat(typing: TypingContext, number: types.Float) -> Typed:
 
 @intrinsic
 def spread(typing: TypingContext, array: types.Array, place: types.Type) -> Typed:
-    """A pack of the number at a place."""
+    """A pack with the number at a place in every lane."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Values) -> ir.Value:
         pointer = _pointer(context, builder, array, given[0], place, given[1])

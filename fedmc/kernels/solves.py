@@ -4,11 +4,11 @@ Row x with G = sum f f' and b = sum m f minimises
 
     1/2 x'G x - b'x + sum_a ( l1_a |x_a| + l2_a/2 x_a^2 + rho_a/2 (x_a - anchor_a)^2 ),     lo <= x <= hi
 
-over its free coordinates: by one Cholesky where it is quadratic and unbounded, else by coordinate descent on the Gram
-until no coordinate moves. With `update="curvature"` a client sends G and b of an item, packed: the lower
-triangle of G line by line, then b. The contribution of fixed coordinates is subtracted from b.
+over its free coordinates: by one Cholesky factorisation if it is quadratic and unbounded, else by coordinate descent on
+the Gram matrix until no coordinate moves. With `update="curvature"` a client sends G and b of an item, packed: the
+lower triangle of G line by line, then b. The contribution of fixed coordinates is subtracted from b.
 
-A system A x = b lies in one array: A in its first `size` columns, b in the next, lines padded to whole packs.
+A system A x = b is stored in one array: A in its first `size` columns, b in the next, lines padded to whole packs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedmc.kernels.gram import BLOCK, add_gram, add_line, copy_first, gram, mirr
 from fedmc.kernels.simd import fma, lanes, load, padded, splat, spread, static_length, store, times, total
 from fedmc.types import Array, Scalar
 
-MAX_SWEEPS = 2000  # of coordinate descent; usually a handful is enough
-FEW = 8  # ratings up to which a row is packed without forming its Gram
+MAX_SWEEPS = 2000  # of coordinate descent; usually a few are enough
+FEW = 8  # rows of up to this many ratings are packed without forming their Gram matrix
 
 
 @inlined
 def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) -> None:
-    """A[target] += weight A[source], from the pack that holds column `start` on."""
+    """A[target] += weight A[source], starting with the pack that contains column `start`."""
     step = lanes(A)
     factor = splat(weight)
     for c in range(start // step * step, A.shape[1], step):
@@ -39,7 +39,7 @@ def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) ->
 
 @inlined
 def _solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
-    """x = A^-1 b by Cholesky, on and right of the diagonal; a direction with a vanishing pivot is set to 0."""
+    """x = A^-1 b by Cholesky, on and right of the diagonal; a coordinate with a vanishing pivot is set to 0."""
     step = lanes(A)
     x[:] = 0
     for c in range(size):
@@ -59,7 +59,7 @@ def _solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
 
 @inlined
 def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Scalar) -> None:
-    """x <- argmin 1/2 x'A x - b'x + l1|x| inside of the box, by coordinate descent from x.
+    """x <- argmin 1/2 x'A x - b'x + l1|x| within the bounds, by coordinate descent from x.
 
     Line `size` of A is working space: the residual b - A x.
     """
@@ -148,9 +148,9 @@ def exact_rows(
     indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, X: Array, rho: Array,
     anchor: Array, l1: Array, l2: Array, lo: Array, hi: Array, free: Array, closed: bool,
 ) -> Array:  # fmt: skip
-    """The minimiser of each row over its `free` coordinates; the others stay as X has them.
+    """The minimiser of each row over its `free` coordinates; the others keep their values in X.
 
-    Penalties have one number per free coordinate. `closed`: neither l1 nor a bound, so one Cholesky solves a row.
+    Penalties have one number per free coordinate. `closed`: no l1 and no bounds, so one Cholesky solves a row.
     """
     ratings_of = indptr, indices, ratings, shift, inv
     return solve_rows(*ratings_of, F, X.copy(), rho, anchor, l1, l2, lo, hi, free, closed)
@@ -174,7 +174,7 @@ def _gather_free(
     begin: int, end: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array,
     free: Array, leading: bool, P: Array, line: int,
 ) -> None:  # fmt: skip
-    """Rows of the free coordinates, then the rating minus what the fixed coordinates predict of it."""
+    """Lines of the free coordinates, followed by the rating minus the prediction of the fixed coordinates."""
     size = free.size
     for k in range(begin, end):
         f, at = F[indices[k]], line + k - begin
@@ -211,10 +211,10 @@ def _few(P: Array, plus_lines: int, lines: int, table: Array, out: Array) -> Non
 
 @cache
 def _table(size: int, pack: int) -> Array:
-    """(line, column, place) of the packs that a packed row is written by, in order.
+    """(line, column, place) of the packs that make up a packed row, in the order in which they are written.
 
-    With the rating as one more coordinate, [lower triangle of G, b] is the lower triangle of the larger Gram without
-    its last entry. The next pack overwrites what a pack writes beyond its line.
+    With the rating as one more coordinate, [lower triangle of G, b] is the lower triangle of the larger Gram matrix
+    without its last entry. What a pack writes beyond its line is overwritten by the next pack.
     """
     lines = [(a, a * (a + 1) // 2, a + (a < size)) for a in range(size + 1)]
     found = [(a, c, first + c) for a, first, length in lines for c in range(0, length, pack)]
@@ -223,7 +223,7 @@ def _table(size: int, pack: int) -> Array:
 
 @lru_cache
 def _packed_rows(line: int) -> Callable[..., None]:
-    """As `_exact_rows`. With `targets` row k is added to line targets[k] of `out`, from line `first` to `last`."""
+    """As `_exact_rows`. With `targets`, row k is added to line targets[k] of `out`, for lines `first` to `last`."""
 
     @njit(cache=True, nogil=True)
     def loop(
@@ -231,7 +231,7 @@ def _packed_rows(line: int) -> Callable[..., None]:
         previous: Array, had_previous: Array, fixed: Array, free: Array, table: Array, targets: Array, out: Array,
     ) -> None:  # fmt: skip
         dtype, size, adding = F.dtype, free.size, targets.size > 0
-        leading = size == 0 or free[size - 1] == size - 1  # the free coordinates come first, so rows are copied whole
+        leading = size == 0 or free[size - 1] == size - 1  # the free coordinates come first: copied in packs
         wide = line if line > 0 else whole_packs(size + 1, lanes(F))
         P, G = np.zeros((BLOCK, wide), dtype), np.zeros((wide, wide), dtype)
         packed = np.zeros((1, out.shape[1] + lanes(F)), dtype)  # room for the last pack, which may reach beyond the end
@@ -269,9 +269,9 @@ def packed_grams(
     indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, fixed: Array, free: Array,
     previous: Array | None = None,
 ) -> Array:  # fmt: skip
-    """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values (else 0).
+    """[lower triangle of G, b] of each row over the `free` coordinates; `fixed` holds the others' values, else 0.
 
-    With `previous` factors, minus their packed Grams.
+    With `previous` factors, their packed Gram matrices are subtracted.
     """
     out = np.empty((len(indptr) - 1, len(free) * (len(free) + 3) // 2), F.dtype)
     ratings_of = indptr, indices, ratings, shift, inv
@@ -285,7 +285,7 @@ def add_packed_grams(
 ) -> None:  # fmt: skip
     """sums[targets[k]] += the packed Gram of row k, one row after the other.
 
-    `had_previous` says which factors in F have a row in `previous`; within a row of ratings all have one or none has.
+    `had_previous` marks the rows of F that have a row in `previous`; within a row of ratings, all of them do or none.
     """
     _packed(sums, targets, indptr, indices, ratings, shift, inv, F, fixed, free, previous, had_previous)
 
@@ -337,7 +337,7 @@ def _solve_packed(columns: int) -> Callable[..., None]:
 
 
 def solve_packed(S: Array, X: Array, l1: Array, l2: Array, lo: Array, hi: Array, closed: bool) -> Array:
-    """The minimiser of each row from its packed sums, in float64, starting from X where it takes steps."""
+    """The minimiser of each row from its packed sums, in float64; iterative solves start from X."""
     rows, size = X.shape
     out = X.astype(np.float64)
     effort = rows * (size + 4) ** 3 / 3

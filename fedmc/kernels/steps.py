@@ -5,12 +5,12 @@ m_k of the columns k depends on the other side's factors F only through
 
     G = sum_k f_k f_k'        b = sum_k m_k f_k        gradient = G x - b
 
-after which a step costs r^2 instead of a pass over the ratings. `rho` and `anchor` hold the coupling
-rho/2 (x - anchor)^2 of the W-half; rho has a row for each row of X, or one for all, or none (the U-half, not coupled).
-Ratings are read as (m - shift) * inv, so that centring and scaling need no copy of the data.
+so that, once G and b are known, a step costs r^2 operations instead of a pass over the ratings. `rho` and `anchor` hold
+the coupling rho/2 (x - anchor)^2 of the W half; rho has a row for each row of X, or one for all, or none (the U half,
+which is not coupled). Ratings are read as (m - shift) * inv, so that centring and scaling need no copy of the data.
 
 Each loop works on the rows from `first` to `last`; `threads.over_rows` divides the rows among threads. A row's
-arithmetic does not depend on that division: same seed, same bits.
+arithmetic does not depend on that division: the same seed gives the same bits.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from fedmc.kernels.simd import (
 )
 from fedmc.types import Array, Scalar
 
-ADDED = 4  # cost of adding a number to one in memory, in multiply-adds
-GROUP = 4  # short rows whose steps are interleaved, which hides the latency of the arithmetic
+ADDED = 4  # cost of adding a number to memory, in multiply-adds
+GROUP = 4  # number of short rows whose steps are interleaved, which hides the latency of the arithmetic
 
 
 @inlined
 def affine(M: Array, q: Array, x: Array, place: int, now: int, width: int) -> None:
-    """x <- q + M'x for one row of the group: from line `now` of its two to the other."""
+    """x <- q + M'x for one row of the group: reads line `now` of the row's two lines and writes the other."""
     size, step = M.shape[1], lanes(M)
     top, old, new = place * size, 2 * place + now, 2 * place + 1 - now
     zero = splat(M.dtype.type(0))
@@ -83,7 +83,7 @@ def affine(M: Array, q: Array, x: Array, place: int, now: int, width: int) -> No
 
 @inlined
 def by_gram(count: int, width: int, N: int) -> bool:
-    """Whether N steps by the Gram cost less than N passes over a row's ratings, in nanoseconds or so."""
+    """Whether N steps by the Gram matrix cost less than N passes over a row's ratings (in rough nanoseconds)."""
     square = width * width
     gram = count * (4 + square // 28) + 50 + square // 6 + N * (3 + square // 14)
     again = 7 + width // 4 if count > BLOCK else 0
@@ -119,9 +119,9 @@ def _step_map(
     M: Array, q: Array, place: int, width: int, step: Scalar, scale: Array, E: Array, tie: Array, line: Array,
     smooth: bool,
 ) -> None:  # fmt: skip
-    """From G and b to the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
+    """Turn G and b into the map of one step, x <- prox(q + M x): M = I - step G, q = step b + pull.
 
-    Where there is neither l1 nor a bound (`smooth`), the rest of the prox goes into M and q.
+    Without l1 and bounds (`smooth`), the rest of the prox is part of M and q.
     """
     one, top = M.dtype.type(1), place * M.shape[1]
     for c in range(0, M.shape[1], lanes(M)):
@@ -138,7 +138,7 @@ def _pass_steps(
     start: int, stop: int, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, F: Array, P: Array, m: Array,
     x: Array, g: Array, tie: Array, line: Array, l1: Array, scale: Array, lo: Array, hi: Array, step: Scalar, N: int,
 ) -> None:  # fmt: skip
-    """N steps of a row, each with a pass over its ratings; the last two lines of x are its."""
+    """N steps of a row, each with a pass over its ratings; it uses the last two lines of x."""
     zero, pack, first = splat(g.dtype.type(0)), lanes(g), x.shape[0] - 2
     for n in range(N):
         old, new = first + n % 2, first + 1 - n % 2
@@ -200,7 +200,7 @@ def _all_rows(
 
 @inlined
 def anchor_range(first: int, last: int, V: Array, Y: Array, beta: Array, out: Array) -> None:
-    """V - Y/beta, on flat arrays; beta holds one number, or one for each."""
+    """V - Y/beta, on flat arrays; beta holds one number, or one for each entry."""
     if beta.size == 1:
         only = beta[0]
         for k in range(first, last):
@@ -225,7 +225,7 @@ def dual_range(
         store(Y, k, plus(load(Y_old, k), move))
         grown = fma(weight, fma(minus, load(W_old, k), w), move)
         store(change, k, grown)
-        bad = fma(grown, zero, bad)  # 0, or not a number
+        bad = fma(grown, zero, bad)  # 0, or NaN
     for k in range(whole, last):
         weight = beta[0] if one else beta[k]
         moved = step * weight * (W[k] - V[k])
@@ -273,11 +273,11 @@ def _prox_rows(line: int) -> Callable[..., None]:
 
 
 class Lines(NamedTuple):
-    """A separable penalty for the loops: l1, l2, lo and hi, a padded line each."""
+    """A separable penalty for the loops: l1, l2, lo and hi, one padded line each."""
 
     numbers: Array
-    smooth: bool  # neither l1 nor a bound
-    free: bool  # nothing at all
+    smooth: bool  # no l1 and no bounds
+    free: bool  # no penalty at all
 
     @classmethod
     def of(cls, l1: Array, l2: Array, lo: Array, hi: Array) -> Lines:
@@ -295,7 +295,7 @@ def prox_steps(
     """N times  x <- prox_{R/L}( x - (G x - b)/L )  for each row x of X; returns the new rows.
 
     A row without ratings that is coupled and otherwise free has a closed form: x = k x + (1 - k) anchor with
-    k = (L/(L + rho))^N. `passes`: a pass over the ratings for each step, never the Gram.
+    k = (L/(L + rho))^N. `passes`: a pass over the ratings for each step, without the Gram matrix.
     """
     return steps((indptr, indices, ratings, shift, inv), F, X, rho, anchor, Lines.of(l1, l2, lo, hi), L, N, passes)
 
@@ -304,7 +304,7 @@ def steps(
     ratings_of: ScaledRatings, F: Array, X: Array, rho: Array, anchor: Array, lines: Lines, L: Scalar, N: int,
     passes: bool,
 ) -> Array:  # fmt: skip
-    """`prox_steps`."""
+    """`prox_steps` with the penalty as `Lines`."""
     nothing, out = np.empty(0, X.dtype), np.empty_like(X)
     untied = (nothing, nothing, nothing, nothing), X.dtype.type(0), nothing, np.empty(0, np.bool_)
     _steps(out, ratings_of, F, X, rho, anchor, lines, L, N, passes, *untied)
@@ -416,7 +416,7 @@ def frobenius(F: Array) -> Scalar:
     return np.sqrt(squares)
 
 
-# Short loops hold the GIL: releasing it and waiting for it takes longer than the loops do.
+# Short loops hold the GIL: releasing and reacquiring it takes longer than the loops.
 
 
 @njit(cache=True)
@@ -456,7 +456,7 @@ def _add_rows(first: int, last: int, sums: Array, rows: Array, values: Array) ->
 
 
 def add_rows(sums: Array, rows: Array, values: Array) -> None:
-    """sums[rows] += values, one after the other."""
+    """sums[rows] += values, one row after the other."""
     if values.ndim == 1:
         np.add.at(sums, rows, values)
         return

@@ -1,4 +1,4 @@
-"""Threads for the compiled loops: over clients where there are many, over the rows of a large client.
+"""Threads for the compiled loops: over clients if there are many, or over the rows of a large client.
 
 The kernels release the GIL, so plain threads are enough. Small work stays in one thread, and a worker thread never
 starts another. Results do not depend on the number of threads.
@@ -24,9 +24,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 VARIABLE = "FEDMC_THREADS"
-WORTH = 1_000_000  # multiply-adds below which rows stay in one thread
-SHARED = 300_000  # nanoseconds a client must take for several to run in parallel
-WINDOW = 8  # clients per thread whose results may wait to be consumed
+WORTH = 1_000_000  # with fewer multiply-adds, rows stay in one thread
+SHARED = 300_000  # nanoseconds per client, on average, from which clients run in parallel
+WINDOW = 8  # results per thread that may wait to be consumed
 
 _inside = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -35,7 +35,7 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 
 def available() -> int:
-    """How many threads to use: FEDMC_THREADS, or one for each core this process may use."""
+    """The number of threads to use: FEDMC_THREADS, or one for each core that this process may use."""
     return _limit or _by_default()
 
 
@@ -54,7 +54,7 @@ def _by_default() -> int:
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Use that many threads inside the block."""
+    """Use this number of threads inside the block."""
     global _limit
     before, _limit = _limit, threads
     try:
@@ -64,7 +64,7 @@ def limited(threads: int) -> Iterator[None]:
 
 
 def over_rows(kernel: Callable[..., None], indptr: Array, effort: float, *arguments: object) -> None:
-    """kernel(first, last, *arguments) for all rows, divided into pieces of about equal work where that is faster."""
+    """kernel(first, last, *arguments) for all rows, divided into pieces of about equal work if that is faster."""
     rows, threads = len(indptr) - 1, available()
     if threads == 1 or effort < WORTH or getattr(_inside, "thread", False):
         kernel(0, rows, *arguments)
@@ -89,10 +89,10 @@ def gathered(work: Array, targets: Array, rows: int) -> Array:
 
 
 def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[float]) -> Iterator[R]:
-    """function(item) of every item, in order: items in parallel, but a large item alone, with all threads inside it.
+    """function(item) of every item, in order: items run in parallel, but a large item runs alone with all threads.
 
-    Efforts are nanoseconds in the kernels. Where they are small, contention for the GIL would cost more than a second
-    thread gains, and one thread does everything. Results run ahead of the consumer by at most a window, because they
+    Efforts are nanoseconds in the kernels. If they are small, contention for the GIL would cost more than a second
+    thread gains, so one thread does everything. Results run ahead of the consumer by at most a window, because they
     take memory.
     """
     threads, total = available(), sum(efforts)
@@ -112,7 +112,7 @@ def in_order(function: Callable[[T], R], items: Sequence[T], efforts: Sequence[f
 
 
 def _share(function: Callable[[T], R], tasks: Sequence[T], threads: int) -> list[R]:
-    """function(task) of every task; this thread and those of the pool take tasks until none is left."""
+    """function(task) of every task; this thread and those of the pool take tasks until none are left."""
     results: dict[int, R] = {}
     turn = count()
     failed: list[BaseException] = []

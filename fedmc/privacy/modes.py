@@ -1,12 +1,12 @@
-"""Privacy modes as values: what a server sees of a run, parsed once from words, with its defaults, limits and claim.
+"""Privacy modes as values: each is parsed once, and has its defaults, limits and claim.
 
     Plain(clip)                                       the server sees each client's message
-    SecAgg(min_cohort)                                the server sees sums over cohorts only
-    DP(epsilon, delta, rounds, rating_range)          what leaves a client is noised for each of its users
+    SecAgg(min_cohort)                                the server sees only sums over cohorts
+    DP(epsilon, delta, rounds, rating_range)          a client's releases are noised, for each of its users
     DPSecAgg(epsilon, delta, rounds, ..., min_cohort) both
 
-A mode knows no algorithm. `fedmc.training.aggregation` turns it into an Aggregation, and `Settings` picks the algorithm
-that a noised mode needs.
+A mode contains no algorithm. `fedmc.training.aggregation` turns it into an Aggregation, and `Settings` picks the
+algorithm that a noised mode needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedmc.privacy.protocol import (
 
 
 class Mode:
-    """What most modes have in common."""
+    """Defaults that most modes share."""
 
     algorithm: ClassVar[str | None] = None
     default_rounds: ClassVar[int] = ROUNDS
@@ -64,7 +64,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Plain(Mode):
-    """The server sees each client's message; `clip` bounds what one client can do (0 switches it off)."""
+    """The server sees each client's message; `clip` bounds the influence of one client (0 switches it off)."""
 
     clip: float = 0.0
     mode: ClassVar[ModeName] = "plain"
@@ -82,7 +82,7 @@ class Plain(Mode):
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
-        """Everything goes."""
+        """Every run is allowed."""
 
     def words(self) -> dict[str, Word]:
         return {"privacy": self.mode, "clip": self.clip}
@@ -94,7 +94,7 @@ class Plain(Mode):
 
 @dataclass(frozen=True)
 class SecAgg(Mode):
-    """Secure aggregation: the server sees sums over cohorts of at least `min_cohort` clients."""
+    """Secure aggregation: the server sees only sums over cohorts of at least `min_cohort` clients."""
 
     min_cohort: int = MIN_COHORT
     mode: ClassVar[ModeName] = "secagg"
@@ -136,7 +136,7 @@ class DP(Mode):
     default_rounds: ClassVar[int] = DP_ROUNDS
     tasks: ClassVar[frozenset[str]] = frozenset({"round", "finish"})  # losses and errors would be releases too
     held_out_allowed: ClassVar[bool] = False
-    noise_shared: ClassVar[bool] = False  # each client adds all the noise itself
+    noise_shared: ClassVar[bool] = False  # each client adds the full noise itself
 
     def __post_init__(self) -> None:
         low, high = self.rating_range
@@ -182,7 +182,7 @@ class DP(Mode):
 
 @dataclass(frozen=True)
 class DPSecAgg(DP):
-    """Differential privacy under secure aggregation: clients share the noise, and the server sees its sum only."""
+    """Differential privacy under secure aggregation: clients share the noise, and the server sees only sums."""
 
     mode: ClassVar[ModeName] = "dp+secagg"
     noise_shared: ClassVar[bool] = True
@@ -209,14 +209,14 @@ BY_MODE: dict[str, type[Plain | SecAgg | DP | DPSecAgg]] = {
     "dp": DP,
     "dp+secagg": DPSecAgg,
 }
-FIELDS = {"dp_rounds": "rounds"}  # words whose field has another name
+FIELDS = {"dp_rounds": "rounds"}  # parameters whose field has another name
 WORDS = ("clip", "min_cohort", "epsilon", "delta", "dp_rounds", "rating_range", "ratings_from", "ratings_to")
 
 
 def parse(mode: str, words: Mapping[str, object]) -> Privacy:
-    """A mode from words: its name and the numbers it takes; numbers of other modes are left out.
+    """A mode from its name and parameters; parameters of other modes are ignored.
 
-    Clipping is the exception: a server that sees sums only cannot clip, so asking for it is refused.
+    The exception is `clip`: a server that sees only sums cannot clip, so the request is refused.
     """
     if mode not in BY_MODE:
         raise unknown("privacy", mode, MODES)
@@ -232,28 +232,28 @@ def parse(mode: str, words: Mapping[str, object]) -> Privacy:
 
 
 def as_privacy(given: str | Privacy) -> Privacy:
-    """A mode's value, of its name or of itself."""
+    """The mode of this name, or the mode itself."""
     return parse(given, {}) if isinstance(given, str) else given
 
 
 def describe(mode: str) -> str:
-    """What the server sees under a mode, with the mode's name before it; a foreign name stands for itself."""
+    """What the server sees under a mode, after the mode's name; an unknown mode is only named."""
     return f"privacy={mode}: {parse(mode, {}).summary()}" if mode in BY_MODE else f"privacy={mode}."
 
 
 def changed(privacy: Privacy, words: Mapping[str, object]) -> Privacy:
-    """The mode with these words in place of its own; with another `privacy`, that mode."""
+    """The mode with these parameters changed; if they name another `privacy`, that mode."""
     mode = str(words.get("privacy", privacy.mode))
     return parse(mode, {**privacy.words(), **words})
 
 
 def default_for(organisations: int) -> ModeName:
-    """What a federation of so many organisations uses where nobody says otherwise."""
+    """The default mode of a federation with this number of organisations."""
     return "secagg" if organisations >= SMALLEST_COHORT else "plain"
 
 
 def cohort_for(organisations: int) -> int:
-    """How many an organisation is hidden among by default: ten, or all where they are fewer."""
+    """The default `min_cohort` of an organisation: 10, or all organisations if there are fewer, but at least 3."""
     return max(SMALLEST_COHORT, min(MIN_COHORT, organisations))
 
 

@@ -1,4 +1,4 @@
-"""What the rest of the code may ask a privacy mode. The modes themselves are in `modes`."""
+"""The interface of a privacy mode. The modes themselves are in `modes`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ModeName = Literal["plain", "secagg", "dp", "dp+secagg"]
 MODES: tuple[str, ...] = get_args(ModeName)
 MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
 SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
-DP_ROUNDS = 19  # all share the budget, and few find no factors: docs/explanation/differential-privacy.md
+DP_ROUNDS = 19  # more rounds mean more noise in each, fewer find no factors: docs/explanation/differential-privacy.md
 DEFAULT_ACTIVE = 10
 ROUNDS = 50
 ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
@@ -18,27 +18,27 @@ Word = Setting | tuple[float, float]
 
 
 class Privacy(Protocol):
-    """What the rest of the code may ask a mode."""
+    """What the rest of the code uses of a mode."""
 
     mode: ClassVar[ModeName]
-    algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, if there is one
+    algorithm: ClassVar[str | None]  # the name of the only algorithm that this mode runs with, or None
     default_rounds: ClassVar[int]
-    tasks: ClassVar[frozenset[str]]  # what a node may be asked for
-    everybody_needed: ClassVar[bool]  # a cohort of fewer than all clients protects nobody
-    held_out_allowed: ClassVar[bool]  # held-out ratings depend on other users
-    failures_tell: ClassVar[bool]  # a failure may depend on the ratings: it ends the run at the node, so it tells once
+    tasks: ClassVar[frozenset[str]]  # tasks that a server may ask a node for
+    everybody_needed: ClassVar[bool]  # the cohort must contain all clients
+    held_out_allowed: ClassVar[bool]  # False: the choice of held-out ratings depends on other users
+    failures_tell: ClassVar[bool]  # a failure may depend on the ratings: it ends the node's run, so that it leaks once
 
     @property
     def clips(self) -> bool:
-        """Whether only a part of an update may count, so that the rest must come with the next one."""
+        """Whether updates are clipped, so that the rest of an update must come with the next one."""
         ...
 
     def claim(self) -> str:
-        """What a run may claim, in a sentence that is shown before it begins."""
+        """The privacy claim of a run, as a sentence that is shown before it begins."""
         ...
 
     def summary(self) -> str:
-        """What the server sees, in a few words for tables and reports."""
+        """What the server sees, as a short text for tables and reports."""
         ...
 
     def server_saw(self) -> str:
@@ -50,7 +50,7 @@ class Privacy(Protocol):
         ...
 
     def default_active(self, clients: int) -> int:
-        """Clients a round, where nobody says otherwise."""
+        """The default number of clients per round."""
         ...
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
@@ -58,5 +58,5 @@ class Privacy(Protocol):
         ...
 
     def words(self) -> dict[str, Word]:
-        """The mode and its numbers, as they are written to files and sent to nodes."""
+        """The mode's name and parameters, as they are written to files and sent to nodes."""
         ...

@@ -2,8 +2,8 @@
 
 A user's own loss is any object with
     value(x, m), gradient(x, m)    elementwise, the gradient with respect to x
-    curvature                      a bound of the second derivative: the Lipschitz constants scale with it
-    link(x)                        from the model's scale to the rating's (RMSE is measured there)
+    curvature                      an upper bound on the second derivative, which scales the Lipschitz constants
+    link(x)                        maps from the model's scale to the rating's scale (where RMSE is measured)
 Installed packages add losses by name (`plugins`).
 """
 
@@ -22,7 +22,7 @@ from fedmc.types import Array
 
 @runtime_checkable
 class Loss(Protocol):
-    """What a loss must have."""
+    """The protocol of a loss."""
 
     @property
     def curvature(self) -> float: ...
@@ -52,7 +52,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Huber:
-    """1/2 e^2 where |e| <= delta, else delta (|e| - delta/2), e = x - m: outliers pull with bounded force."""
+    """1/2 e^2 if |e| <= delta, else delta (|e| - delta/2), with e = x - m: outliers have bounded influence."""
 
     delta: float = 1.0
     curvature: float = 1.0

@@ -2,9 +2,9 @@
 
     prox(Z, step) = argmin_X  step R(X) + 1/2 ||X - Z||^2
 
-The step is a number, or for separable penalties an array of Z's shape: a step for each entry. A constraint is a
-penalty whose value is infinite outside of its set. Any object with these two methods works as a penalty; those that
-also have `coefficients` run in the compiled kernels. Installed packages add penalties by name (`plugins`).
+The step is a number or, for separable penalties, an array of Z's shape with a step for each entry. A constraint is a
+penalty whose value is infinite outside of its set. Any object with these two methods works as a penalty; one that also
+has `coefficients` runs in the compiled kernels. Installed packages add penalties by name (`plugins`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 @runtime_checkable
 class Penalty(Protocol):
-    """What a penalty must have."""
+    """The protocol of a penalty."""
 
     def value(self, X: Array) -> float: ...
     def prox(self, Z: Array, step: Step) -> Array: ...
@@ -65,21 +65,21 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Scalable(Penalty, Protocol):
-    """A penalty that can be multiplied with a weight."""
+    """A penalty that can be multiplied by a weight."""
 
     def __mul__(self, weight: float) -> Penalty: ...
 
 
 @runtime_checkable
 class HasCoefficients(Protocol):
-    """What a penalty needs besides to run in the compiled kernels."""
+    """A penalty that can run in the compiled kernels."""
 
     def coefficients(self, width: int) -> Coefficients | None: ...
 
 
 @dataclass(frozen=True)
 class GroupL2:
-    """weight sum_t ||x_t||_2 over the rows x_t: sets whole users or items to 0."""
+    """weight sum_t ||x_t||_2 over the rows x_t: can set whole users or items to 0."""
 
     weight: float
 
@@ -104,7 +104,7 @@ class GroupL2:
 
 @dataclass(frozen=True)
 class Fixed(CoefficientCache):
-    """Some columns fixed to a value each, and any penalty on the rest: how the model represents biases."""
+    """Some columns fixed to one value each, and any penalty on the rest: represents the biases of the model."""
 
     columns: tuple[int, ...]
     values: tuple[float, ...]
@@ -176,7 +176,7 @@ class Coupling:
 
 
 def coefficients(penalty: object, width: int) -> Coefficients | None:
-    """The penalty as numbers for the kernels, or None where it is not separable."""
+    """The penalty as numbers for the kernels, or None if it is not separable."""
     if isinstance(penalty, CoefficientCache):
         if width not in penalty.remembered:
             penalty.remembered[width] = penalty.coefficients(width)
@@ -185,7 +185,7 @@ def coefficients(penalty: object, width: int) -> Coefficients | None:
 
 
 def project(penalty: Penalty, X: Array) -> Array:
-    """X projected on the constraints of a built-in penalty; other penalties must accept any starting point."""
+    """X projected onto the constraints of a built-in penalty; other penalties must accept any starting point."""
     return penalty.prox(X, 0.0) if isinstance(penalty, Separable | GroupL2 | Fixed) else X
 
 

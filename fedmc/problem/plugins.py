@@ -1,4 +1,4 @@
-"""Names that installed packages add, found through entry points.
+"""Plug-ins: names that installed packages add through entry points.
 
 A package adds a penalty called `mine` with these lines in its pyproject.toml:
 
@@ -35,7 +35,7 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> object | None:
-    """The object that an installed package offers under a name, or None where no package does."""
+    """The object that an installed package offers under a name, or None if there is none."""
     points = _installed(group).get(name, [])
     packages = {_package(point) for point in points}
     if len(packages) > 1:
@@ -55,10 +55,9 @@ def find(group: str, name: str) -> object | None:
 
 
 def build(group: str, spec: str, built_in: object | None = None) -> object | None:
-    """The object that a spec such as `mine:0.5,2` stands for, or None where no installed package has the name.
+    """The object that a spec such as `mine:0.5,2` stands for, or None if no installed package has the name.
 
-    `built_in` is fedmc's own factory of this name. The object is refused unless its `str` is a spec that gives the
-    same object again.
+    `built_in` is fedmc's own factory of this name. The object is refused unless its `str` is a spec of the same object.
     """
     name, _, text = spec.partition(":")
     factory = find(group, name) if built_in is None else built_in
@@ -77,7 +76,7 @@ def build(group: str, spec: str, built_in: object | None = None) -> object | Non
 
 
 def numbers(what: str, text: str) -> list[float]:
-    """The numbers in a text, with commas between them; none where it is empty. Errors begin with `what`."""
+    """The comma-separated numbers in a text, which may be empty. Errors begin with `what`."""
     try:
         return [float(number) for number in text.split(",")] if text else []
     except ValueError:
@@ -94,7 +93,7 @@ def _call(factory: Callable[..., object], spec: str, arguments: list[float]) -> 
 
 
 def _leads_back(factory: Callable[..., object], name: str, spec: str) -> bool:
-    """Whether a spec has this name, and the object made of it has the same spec."""
+    """Whether a spec has this name, and the object built from it has the same spec."""
     first, _, text = spec.partition(":")
     if first != name:
         return False
@@ -105,5 +104,5 @@ def _leads_back(factory: Callable[..., object], name: str, spec: str) -> bool:
 
 
 def _package(point: EntryPoint) -> str:
-    """The package that an entry point belongs to, as pip knows it."""
+    """The name of the package that an entry point belongs to, as in pip."""
     return point.dist.name if point.dist is not None else point.value.partition(":")[0]

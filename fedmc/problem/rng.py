@@ -1,17 +1,17 @@
-"""Random generators of a run. A draw depends on the seed and on what it is for only, so a run can be resumed."""
+"""Random generators of a run. A draw depends only on the seed and its purpose, so a run can be resumed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-SERVER, CLIENT, ROUND, PASS, GROUPS = range(5)  # what a draw is for
+SERVER, CLIENT, ROUND, PASS, GROUPS = range(5)  # the purpose of a draw
 
 
 def server_rng(seed: int) -> np.random.Generator:
-    """The generator of the server's starting point."""
+    """The generator of the server's initial factors."""
     return np.random.default_rng([seed, SERVER])
 
 
 def client_rng(seed: int, client: int) -> np.random.Generator:
-    """The generator of one client's starting point, the same wherever that client runs."""
+    """The generator of one client's initial factors, the same wherever that client runs."""
     return np.random.default_rng([seed, CLIENT, client])

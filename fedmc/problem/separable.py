@@ -1,6 +1,6 @@
 """Separable penalties: each entry of the factors is penalised and bounded on its own.
 
-Their `Coefficients`, one of each for every coordinate, are what the compiled kernels take.
+The compiled kernels take them as `Coefficients`, one of each kind per coordinate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Step = float | Array  # one step size, or one for each entry
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """A separable penalty as numbers, one of each per coordinate: what the kernels take."""
+    """A separable penalty as numbers for the kernels, one of each kind per coordinate."""
 
     l1: Array
     l2: Array
@@ -55,13 +55,13 @@ class Coefficients:
 
     @cached_property
     def closed(self) -> bool:
-        """Neither l1 nor a bound on the free coordinates: one Cholesky solves a row."""
+        """Whether the free coordinates have neither l1 nor bounds, so that one Cholesky factorisation solves a row."""
         unbounded = np.isneginf(self.lo[self.free]).all() and np.isposinf(self.hi[self.free]).all()
         return bool(unbounded and not self.l1.any())
 
     @cached_property
     def lines(self) -> dict[DType, Lines]:
-        """The same as padded lines for the kernels, by element type; filled by `subproblem`."""
+        """The same numbers as padded lines for the kernels, by element type; filled by `subproblem`."""
         return {}
 
     @cached_property
@@ -76,7 +76,7 @@ class Coefficients:
 
 
 class CoefficientCache:
-    """Remembers a penalty's coefficients, which every round of every client asks for."""
+    """Caches a penalty's coefficients, which every update of every client needs."""
 
     @cached_property
     def remembered(self) -> dict[int, Coefficients | None]:
@@ -84,7 +84,7 @@ class CoefficientCache:
         return {}
 
     def coefficients(self, width: int) -> Coefficients | None:
-        """The penalty as numbers, or None where it has no such form."""
+        """The penalty as numbers, or None if it has no such form."""
         raise NotImplementedError
 
 

@@ -1,8 +1,8 @@
-"""The sub-problem of one half: fit rows X to a sparse matrix M of ratings, the other side's factors F fixed.
+"""The sub-problem of one half: fit rows X to a sparse matrix M of ratings, with the other side's factors F fixed.
 
     f(X) = sum over the ratings of loss(x_row' f_column, m)        (+ a penalty, + a coupling to V)
 
-Square loss with a separable penalty runs in the compiled kernels; everything else in numpy, the general path.
+Square loss with a separable penalty runs in the compiled kernels, everything else in numpy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmc.types import Array, DType
 
 
 class Problem(NamedTuple):
-    """Ratings, how they are scaled and how misfit is counted."""
+    """Ratings, their scaling, and the loss."""
 
     matrix: sparse.csr_array
     loss: Loss
@@ -73,7 +73,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
 
 
 def lipschitz(F: Array, loss: Loss) -> float:
-    """L = curvature ||F'F||_F, above 0 also where F vanished (any constant is right there)."""
+    """L = curvature ||F'F||_F, kept above 0 if F is 0 (where any constant is valid)."""
     return max(float(steps.frobenius(F)) * loss.curvature, 1e-12)
 
 
@@ -86,7 +86,7 @@ def prox_steps(
     coupling: Coupling | None = None,
     passes: bool = False,
 ) -> Array:
-    """N proximal gradient steps of 1/L from X; with `passes` never by the Gram (the same steps at the paper's cost)."""
+    """N proximal gradient steps of 1/L from X; `passes` avoids the Gram matrix (same steps, at the paper's cost)."""
     L = lipschitz(F, problem.loss)
     numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square) and numbers is not None:
@@ -94,7 +94,7 @@ def prox_steps(
         return steps.steps(raw(problem), F, X, rho, anchor, _lines(numbers, X.dtype), X.dtype.type(L), N, passes)
     for _ in range(N):
         Z = X - gradient(problem, F, X) / L
-        # A coupled half's penalty only fixes columns, which a step of 0 does too.
+        # The penalty of a coupled half only fixes columns, which a prox with step 0 also does.
         X = penalty.prox(Z, 1 / L) if coupling is None else penalty.prox(coupling.prox(Z, 1 / L), 0.0)
         X = np.asarray(X, F.dtype)
     return X
@@ -106,7 +106,7 @@ class ItemHalf(NamedTuple):
     clients: int
     penalty: Penalty  # on W: fixed columns only
     steps: int
-    passes: bool  # a pass over the ratings for each step, never by the Gram
+    passes: bool  # a pass over the ratings for each step, without the Gram matrix
     dual_step: float
 
 
@@ -133,7 +133,7 @@ def _lines(numbers: Coefficients, dtype: DType) -> steps.Lines:
 
 
 def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None = None) -> Array:
-    """The minimiser over the free coordinates (square loss, separable penalty), from X where it takes steps."""
+    """The minimiser over the free coordinates (square loss, separable penalty); iterative solves start from X."""
     out = X.copy()
     for column in numbers.columns:
         out[:, column] = numbers.lo[column]
@@ -143,7 +143,7 @@ def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling:
 
 
 def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
-    """The minimiser from X: exactly where the kernels can, else by steps until they hardly move."""
+    """The minimiser, started from X: exact if the kernels can solve it, else by steps down to a relative tolerance."""
     numbers = solvable(problem.loss, penalty, X.shape[1])
     if numbers is not None:
         return exact(problem, F, X, numbers)
@@ -157,7 +157,7 @@ def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: 
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
-    """Accelerated proximal gradient on the rows' Grams, with a fresh start whenever it overshoots."""
+    """Accelerated proximal gradient on the rows' Gram matrices, with a restart whenever it overshoots."""
     width = X.shape[1]
     G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
     step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
@@ -176,7 +176,7 @@ def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, toleran
 
 
 def unpacked(S: Array) -> tuple[Array, Array]:
-    """(G, b) of each row, out of the lower triangle of G and b."""
+    """(G, b) of each row, from the packed lower triangle of G and b."""
     size = (int(np.sqrt(8 * S.shape[1] + 9)) - 3) // 2
     G = np.zeros((len(S), size, size), S.dtype)
     rows, columns = np.tril_indices(size)

@@ -1,1 +1,1 @@
-"""Figures and one self-contained HTML page, for a run or for a comparison."""
+"""Reports: figures and one self-contained HTML page, for a run or a comparison."""

@@ -12,7 +12,7 @@ from fedmc.report import html
 
 
 class AuditRecord(TypedDict):
-    """What audit.json holds: the settings, and the findings of each privacy mode."""
+    """The content of audit.json: the settings, and the findings of each privacy mode."""
 
     settings: Mapping[str, object]
     modes: dict[str, list[dict[str, Any]]]
@@ -26,7 +26,7 @@ BASELINE = (
 
 
 def write_report(folder: Path, record: AuditRecord) -> Path:
-    """audit.json and audit.html; returns the page."""
+    """Write audit.json and audit.html; returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "audit.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     settings = record["settings"]

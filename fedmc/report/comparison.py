@@ -24,7 +24,7 @@ CERTIFICATE = "It is computed for single runs only, not in comparisons: `fedmc t
 
 
 def write_report(folder: Path) -> Path:
-    """Tables, figures and report.html of the comparison in this folder, finished or not."""
+    """Write tables, figures and report.html of the comparison in this folder, finished or not."""
     study, outcomes = load(folder)
     lines = write(study, outcomes, folder)
     figures = []
@@ -66,7 +66,7 @@ def describe(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -
 
 
 def _describe_best(best: Line, alone: Line | None) -> list[str]:
-    """The best federated method, beside pooled data and beside clients that train alone."""
+    """The best federated method, compared with pooled data and with clients that train alone."""
     text = f"{best.method} has the lowest test RMSE of the federated methods: {best.test_rmse:.4f}"
     if best.gap is not None:
         side = "above" if best.gap >= 0 else "below"

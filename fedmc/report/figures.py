@@ -1,4 +1,4 @@
-"""Curves in the paper's layout: the objective on a log axis, the mean over seeds as a line, their spread as a band."""
+"""Curves in the paper's layout: the objective on a log axis, the mean over seeds as a line, the range as a band."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _draw_panel(place: Axes, panel: Panel, labels: Sequence[str], outcomes: Sequ
 
 
 def _curve(place: Axes, panel: Panel, group: Sequence[Outcome], colour: str) -> Line2D | None:
-    """Mean and spread of one case. A method without rounds is a dashed line, where it has that measure."""
+    """Mean and range of one case. A method without rounds is a dashed line, or nothing if it lacks that measure."""
     if group[0].rows[0]["round"] is None:
         values = [value(outcome.rows[-1], panel.y) for outcome in group]
         known = [v for v in values if v is not None]
@@ -85,7 +85,7 @@ def _curve(place: Axes, panel: Panel, group: Sequence[Outcome], colour: str) -> 
 
 
 def _zoom_to_ends(place: Axes, outcomes: Sequence[Outcome]) -> None:
-    """Cut off starts far above the last values, so that these can be told apart."""
+    """Cut off starting values far above the final ones, so that the final ones can be distinguished."""
     ends = [outcome.rows[-1].get("test_rmse") for outcome in outcomes if outcome.rows]
     known = [end for end in ends if end is not None]
     if len(known) > 1 and max(known) > min(known):
@@ -95,7 +95,7 @@ def _zoom_to_ends(place: Axes, outcomes: Sequence[Outcome]) -> None:
 
 
 def value(row: Mapping[str, float | None], name: str) -> float | None:
-    """A measure of a row: its own, or one derived from others."""
+    """A measure of a row: stored, or derived from others."""
     if name == "megabytes":
         return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
     if name == "nonzeros":
@@ -116,7 +116,7 @@ def save(canvas: Canvas, stem: Path) -> list[Path]:
 
 
 def panels(figure: Figure, outcomes: Sequence[Outcome]) -> list[str]:
-    """Each panel as an SVG of its own, so that the page can place them side by side or below each other."""
+    """Each panel as a separate SVG, so that the page can place them side by side or below each other."""
     singles = (Figure(figure.name, figure.title, (panel,)) for panel in figure.panels)
     return [_inline_svg(draw(single, outcomes), _alt_text(single)) for single in singles]
 

@@ -1,4 +1,4 @@
-"""The parts of a page. Everything is inline, so that it opens offline and nothing is ever fetched."""
+"""The parts of an HTML page. Everything is inline, so that it opens offline and fetches nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def folded(title: str, content: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], sorts: bool = True) -> str:
-    """A table; numbers are shown short and sorted in full."""
+    """A table; numbers are displayed rounded but sorted by their full values."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     kind = ' class="sorts"' if sorts else ""

@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 class Record(TypedDict, total=False):
-    """A line of history.jsonl: what every round has, and what is there only where it was measured."""
+    """A line of history.jsonl: the fields of every round, and those of measured rounds only."""
 
     number: int
     seconds: float
@@ -38,7 +38,7 @@ class Record(TypedDict, total=False):
 
 
 class History(NamedTuple):
-    """A run: every round, those that were measured, and what had been spent up to each measured one."""
+    """A run: all rounds, the measured ones, and the curve with cumulative bytes and seconds."""
 
     rounds: Sequence[Record]
     measured: Sequence[Record]
@@ -50,7 +50,7 @@ class History(NamedTuple):
 
 
 def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Path:
-    """report.html and figures of a run folder; `others` are test RMSEs of other methods, by name."""
+    """Write report.html and figures of a run folder; `others` are test RMSEs of other methods, by name."""
     others = others or {}
     settings, history = _read(folder)
     outcomes = [Outcome("fedmc", "fedmc", 0, "", history.curve, None), *map(_level, others, others.values())]
@@ -119,7 +119,7 @@ def _table(history: History) -> str:
 
 
 def describe(settings: Mapping[str, object], history: History, others: Mapping[str, float]) -> list[str]:
-    """How the run went, in sentences."""
+    """The results of the run, in sentences."""
     error, on = history.last.get("test_rmse"), "ratings it has not seen"
     if error is None:
         error, on = history.last["train_rmse"], "the ratings it was trained on"
@@ -139,7 +139,7 @@ def describe(settings: Mapping[str, object], history: History, others: Mapping[s
 
 
 def certificate(record: Record) -> str:
-    """What the convergence theorem says of this run."""
+    """Whether the convergence theorem covers this run, in a sentence."""
     needed = record.get("beta_needed")
     if needed is None:
         return "Not worked out in this run: `fedmc train --diagnostics` adds it."

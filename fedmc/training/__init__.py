@@ -1,1 +1,1 @@
-"""Server rounds, sampling, aggregation, diagnostics, stopping, tuning, and the in-process engine."""
+"""Training: server rounds, sampling, aggregation, diagnostics, stopping, tuning, and the in-process engine."""

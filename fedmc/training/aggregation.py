@@ -1,13 +1,13 @@
-"""Aggregation: how clients' replies become one sum. One object serves the simulation and federations alike.
+"""Aggregation: how clients' replies become one sum. The simulation and federations use the same objects.
 
     PlainSum     replies are arrays of floats, added in the order of the client numbers
     ClippedSum   fixed-point integers; each update counts up to a multiple of the median update norm
-    SecureSum    fixed-point integers; a federation masks them, so that the server sees their sum only
+    SecureSum    fixed-point integers; a federation masks them, so that the server sees only their sum
 
-Under fixed-point encoding a cumulative part (the client's whole contribution so far) is kept in whole steps of
-2^-bits, and what travels is the difference to what was counted before. So the sum stays the sum of the rounded
-contributions after any number of rounds, in whatever order. A reply has a place for every item: its length does not
-show which items a client rated.
+Under fixed-point encoding a client keeps a cumulative part (its whole contribution so far) in whole steps of 2^-bits,
+and sends the difference to what was counted before. So after any number of rounds, in any order, the server's sum
+equals the sum of the rounded contributions. A reply has an entry for every item: its length does not reveal which
+items a client rated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedmc.types import Array
 
 
 class FixedPointState(NamedTuple):
-    """A client's state, and its contribution to the server's running sum in whole steps."""
+    """A client's state, and its contribution to the server's running sum, in whole steps."""
 
     inner: State
     whole: Array
@@ -44,45 +44,45 @@ class FixedPointState(NamedTuple):
 
 
 def taken_apart(state: State) -> tuple[State, Array | None]:
-    """An algorithm's own state, and the contribution in whole steps where there is one: what a store writes."""
+    """The algorithm's own state, and the contribution in whole steps if there is one, for a node's store."""
     return (state.inner, state.whole) if isinstance(state, FixedPointState) else (state, None)
 
 
 def put_together(inner: State, whole: Array | None) -> State:
-    """The state again; earlier versions stored the contribution in the shape of the sum."""
+    """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
     return inner if whole is None else cast(State, FixedPointState(inner, whole.ravel()))
 
 
 class Combined(NamedTuple):
-    """The sum of a round, and how much of each client's update counted where that is not all of it."""
+    """The sum of a round, and each client's clipping factor if updates are clipped."""
 
     total: Sums
     factors: dict[int, float]
 
 
 class Aggregation(Protocol):
-    """What engines ask of an aggregation."""
+    """What engines need from an aggregation."""
 
     masked: bool  # a federation must hide each reply from the server
 
     def needs_session(self, task: str) -> bool:
-        """Whether a node may be asked for this task in a secure-aggregation session only."""
+        """Whether a node accepts this task only in a secure-aggregation session."""
         ...
 
     def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
-        """Whom to ask in round `number`, of the clients that were drawn; `joined` have a part in the sum already."""
+        """The clients to ask in round `number`, given those drawn; `joined` are already part of the sum."""
         ...
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
-        """A client's new state, and its reply as it is encoded for this aggregation."""
+        """A client's new state, and its reply, encoded for this aggregation."""
         ...
 
     def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
-        """The sum of at least one client's reply."""
+        """The sum of the replies of one or more clients."""
         ...
 
     def commit(self, now: State | None, before: State | None, factor: float) -> State | None:
-        """A client's state once it knows how much of its update was counted."""
+        """A client's state, once it knows the clipping factor of its update."""
         ...
 
     def can_spill(self) -> bool:
@@ -98,7 +98,7 @@ class Aggregation(Protocol):
         ...
 
     def joined_value(self) -> int:
-        """What a newcomer's `joined` is on the wire."""
+        """The encoded value of a newcomer's `joined`."""
         ...
 
 
@@ -129,14 +129,14 @@ class PlainSum(Aggregation):
         return True
 
     def check_encoding(self, name: str, value: Value) -> None:
-        """Any numbers will do; their type is checked elsewhere."""
+        """Every encoding is accepted; types are checked elsewhere."""
 
     def joined_value(self) -> int:
         return 1
 
 
 class FixedPointSum(PlainSum):
-    """Whole numbers of steps, whose sum is exact in any order."""
+    """Fixed-point integers, whose sum is exact in any order."""
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         before = cast(FixedPointState | None, state) if isinstance(state, FixedPointState) else None
@@ -187,7 +187,7 @@ class ClippedSum(FixedPointSum):
         clipped = [name for name, part in schema.items() if part.cumulative]
         updates = {k: np.concatenate([reply[name].ravel() for name in clipped]) for k, reply in kept.items()}
         factors = clipping.factors(updates, self.clip)
-        for client, reply in kept.items():  # how many joined is not clipped
+        for client, reply in kept.items():  # `joined` is not clipped
             reply.parts.update({name: clipping.counted(reply[name], factors[client]) for name in clipped})
         return Combined(super().combine(kept.items(), broadcast, items).total, factors)
 
@@ -199,10 +199,10 @@ class ClippedSum(FixedPointSum):
 
 
 class SecureSum(FixedPointSum):
-    """Sums over cohorts of at least `min_cohort` clients, with newcomers among as many newcomers.
+    """Sums over cohorts of at least `min_cohort` clients, with no newcomers or at least as many of them.
 
-    The simulation adds the same integers as a federation does. Masks would cancel in the sum, and in one process there
-    is nobody to hide from.
+    The simulation adds the same integers as a federation, without masks: they would cancel in the sum, and in one
+    process there is nobody to hide from.
     """
 
     masked = True
@@ -211,7 +211,7 @@ class SecureSum(FixedPointSum):
         self.min_cohort = min_cohort
 
     def needs_session(self, task: str) -> bool:
-        return task != "finish"  # the last V goes to each node, and nothing comes back
+        return task != "finish"  # nodes get the final V and send nothing back
 
     def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
         return cohort(drawn, joined, clients, self.min_cohort, number) if drawn else drawn
@@ -228,12 +228,12 @@ def aggregation_of(privacy: Privacy) -> Aggregation:
 
 
 def is_masked(mode: str) -> bool:
-    """Whether nodes need an identity to take part in this privacy mode."""
+    """Whether this privacy mode masks replies, so that nodes need an identity."""
     return aggregation_of(modes.parse(mode, {})).masked
 
 
 def check_run(settings: Settings, clients: int, rounds: int | None, full: bool) -> None:
-    """Refuse, before the first round, what privacy mode, aggregation and algorithm cannot do together."""
+    """Before the first round, refuse a run that the privacy mode or the algorithm does not support."""
     settings.privacy.check_run(clients, settings.active, rounds, full)
     algorithm = settings.make_algorithm()
     require(
@@ -248,7 +248,7 @@ def flat(reply: Sums, schema: Schema) -> Array:
 
 
 def unflat(words: Array, schema: Schema) -> dict[str, Array]:
-    """The integers of a vector by name."""
+    """Inverse of `flat`: the integers by name."""
     parts, start = {}, 0
     for name, part in schema.items():
         parts[name] = words[start : start + part.size].reshape(part.shape)
@@ -257,7 +257,7 @@ def unflat(words: Array, schema: Schema) -> dict[str, Array]:
 
 
 def decoded(total: Array, schema: Schema, sent: int) -> Sums:
-    """The sums that a vector of integers stands for."""
+    """The sums that a flat vector of integers encodes."""
     parts: dict[str, Value] = {
         name: from_fixed(part, schema[name].bits) for name, part in unflat(total, schema).items()
     }
@@ -265,7 +265,7 @@ def decoded(total: Array, schema: Schema, sent: int) -> Sums:
 
 
 def fixed(values: Array, bits: int, broadcast: Broadcast) -> Array:
-    """Whole steps of 2^-bits; a number that a secure sum cannot carry ends the run."""
+    """Encode in whole steps of 2^-bits; a number that is too large raises Diverged."""
     try:
         return to_fixed(values, bits, limit_of(broadcast.clients, bits)).ravel()
     except InputError as error:
@@ -280,7 +280,7 @@ def _split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
 def _integers(
     parts: Mapping[str, Value], schema: Schema, broadcast: Broadcast, changes: Mapping[str, Array] | None = None
 ) -> Sums:
-    """A reply in whole steps; cumulative parts are given as changes already."""
+    """A reply in whole steps; `changes` holds the cumulative parts, already encoded."""
     found: dict[str, Value] = {}
     for name, part in schema.items():
         change = (changes or {}).get(name)

@@ -1,4 +1,4 @@
-"""What the server reports of a round, made from the clients' sums alone."""
+"""The server's report of a round, computed from the clients' sums alone."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from fedmc.types import Array
 
 
 class Diagnostics(NamedTuple):
-    """Of a round; None where it was not asked for or does not apply."""
+    """The diagnostics of a round; None if not requested or not applicable."""
 
     objective: float | None = None  # F(U, V) at the global V
     train_rmse: float | None = None  # on the rating scale, at the global V
     test_rmse: float | None = None
     validation_rmse: float | None = None
-    nonzeros_users: float | None = None  # shares
+    nonzeros_users: float | None = None  # share of non-zero factors
     nonzeros_items: float | None = None
     lagrangian: float | None = None  # None with update="curvature", which has no duals
     primal_residual: float | None = None  # sqrt( sum_i ||W_i - V||^2 )
-    dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||, beta 1 with curvature
-    stationarity: float | None = None  # a bound of dist(0, dPhi), after the paper's (122d)
+    dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||, with beta 1 for curvature
+    stationarity: float | None = None  # an upper bound on dist(0, dPhi), after the paper's (122d)
     beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
-    certified: bool | None = None  # the theorem covers these settings, and beta is above it
+    certified: bool | None = None  # the theorem covers these settings, and beta is above the threshold
     epsilon: float | None = None  # spent so far, under differential privacy
 
 
 class Certificate:
-    """Whether beta meets the theorem's condition, with the Lipschitz constants met on the way so far.
+    """Whether beta meets the theorem's condition, with the Lipschitz constants seen so far.
 
         beta > max{ 8 N L^2 / (p L_V),  8 (8 + N) L_U'^2 / (p_min p L_U) }
 
-    L_V and L_U are lower bounds, L and L_U' upper ones. The paper writes min; its proof needs both brackets positive,
-    so the condition is with max. It covers the linearised update with one beta, and draws that do not depend on the
-    past; elsewhere the threshold is still reported, and nothing is certified.
+    L_V and L_U are lower bounds, L and L_U' upper bounds. The paper writes min, but its proof needs both brackets to be
+    positive, so the condition uses max. It covers the linearised update with one beta, and draws that do not depend on
+    the past; otherwise the threshold is still reported, but nothing is certified.
     """
 
     def __init__(self, settings: Settings, clients: int) -> None:
@@ -52,7 +52,7 @@ class Certificate:
         self.L_U_low = self.L_V_low = np.inf
 
     def update(self, sums: Sums) -> tuple[float, bool]:
-        """Take in a round's constants: (the threshold, whether the theorem holds here and beta is above it)."""
+        """Add a round's constants: (the threshold, whether the theorem applies and beta is above the threshold)."""
         high = {name: sums.number(name) ** (1 / POWER) for name in LIPSCHITZ}
         if not all(0 < value < np.inf for value in high.values()):
             return np.inf, False
@@ -67,7 +67,7 @@ class Certificate:
 
 
 class Measured(NamedTuple):
-    """The diagnostics of a round, and the bytes that measuring took, down and up."""
+    """The diagnostics of a round, and the bytes that measuring took in both directions."""
 
     diagnostics: Diagnostics = Diagnostics()
     nbytes: int = 0
@@ -81,7 +81,7 @@ def diagnose(
     certificate: Certificate,
     full: bool,
 ) -> Measured:
-    """Ask all clients for their measures at V and put them together; `before` is the V of the round before."""
+    """Ask all clients for their measurements at V and combine them; `before` is the V of the previous round."""
     settings = broadcast.settings
     if not engine.simulated and "measure" not in settings.privacy.tasks:
         return Measured()
@@ -96,7 +96,7 @@ def diagnose(
 
 
 def from_sums(sums: Sums, broadcast: Broadcast) -> Diagnostics:
-    """The diagnostics that every measurement gives."""
+    """The diagnostics that every measurement contains."""
     _, penalty = broadcast.settings.penalties(broadcast.clients)
     factors = broadcast.V[:, : broadcast.settings.rank]
     return Diagnostics(

@@ -1,4 +1,4 @@
-"""Engines carry a Broadcast down and Sums up: in this process, or across organisations."""
+"""Engines carry broadcasts to clients and return the sum of their replies: in this process, or across organisations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedmc.algorithms.messages import Broadcast, Sums
 
 
 class Engine(Protocol):
-    """What the server needs of a transport: to ask clients, and to roll back a round that cannot be counted."""
+    """What the server's rounds need: to ask clients, and to roll back a round that cannot be counted."""
 
     @property
     def clients(self) -> int: ...
@@ -17,12 +17,12 @@ class Engine(Protocol):
     def items(self) -> int: ...
     @property
     def simulated(self) -> bool:
-        """All clients are in this process: what is measured leaves nobody."""
+        """Whether all clients are in this process, so that measurements leave no organisation."""
         ...
 
     @property
     def joined(self) -> Set[int]:
-        """The clients that have a part in the server's sum."""
+        """The clients that have contributed to the server's sum."""
         ...
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums: ...

@@ -1,4 +1,4 @@
-"""All clients in this process: the simulation."""
+"""The engine of the simulation: all clients in this process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedmc.kernels import threads
 from fedmc.training.aggregation import Aggregation, aggregation_of
 from fedmc.training.spill import SpilledStates
 
-BATCH = 200_000  # ratings of clients that are updated together
+BATCH = 200_000  # ratings of a batch of small clients that are updated together, approximately
 
 
 class LocalEngine:
-    """Shards and the states of their clients; replies are added in the order of the client numbers.
+    """The clients' shards and states; replies are added in the order of the client numbers.
 
-    With `spill`, a folder, the states are kept there and not in memory.
+    With `spill`, the states are kept in this folder instead of in memory.
     """
 
     def __init__(self, shards: Sequence[Shard], spill: str | Path | None = None) -> None:
@@ -47,7 +47,7 @@ class LocalEngine:
         return self._joined
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
-        """The sum of the clients' replies. All new states are kept, or, where one client fails, none."""
+        """The sum of the clients' replies. All new states are kept or, if one client fails, none."""
         aggregation = aggregation_of(broadcast.settings.privacy)
         spilled = isinstance(self.states, SpilledStates)
         require(
@@ -65,7 +65,7 @@ class LocalEngine:
     def _replies(
         self, broadcast: Broadcast, clients: list[int], aggregation: Aggregation, pending: dict[int, State | None]
     ) -> Iterator[tuple[int, Sums]]:
-        """Each client's reply, or that of several together; their new states go to `pending`."""
+        """The reply of each client or batch of clients; their new states go to `pending`."""
         together = aggregation.can_batch()
         groups = self._batches(clients) if together and can_batch(broadcast) else [[client] for client in clients]
         efforts = [sum(self.shards[k].by_user.nnz for k in group) * _effort(broadcast) for group in groups]
@@ -88,7 +88,7 @@ class LocalEngine:
             self.states[client] = state
 
     def _batches(self, clients: list[int]) -> list[list[int]]:
-        """Small clients that are updated together."""
+        """Batches of small clients that are updated together."""
         groups: list[list[int]] = []
         room = 0
         for client in clients:
@@ -100,7 +100,7 @@ class LocalEngine:
         return groups
 
     def rollback(self) -> None:
-        """Put the clients of the last round back to where they were before it."""
+        """Restore the states that the clients of the last round had before it."""
         for client, state in self._before.items():
             self.states[client] = state
             if state is None:
@@ -108,7 +108,7 @@ class LocalEngine:
 
 
 def _effort(broadcast: Broadcast) -> float:
-    """Nanoseconds a rating, or so."""
+    """A rough estimate of nanoseconds per rating."""
     square = broadcast.settings.width**2
     if broadcast.task in ("moments", "measure"):
         return 10 + (10 + square / 12) * broadcast.settings.fold_in

@@ -1,4 +1,4 @@
-"""How much memory a simulated run will take, said before it starts and refused where it cannot fit."""
+"""Estimates the memory of a simulated run before it starts; refuses a run that cannot fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def needed(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool = False) -> dict[str, int]:
-    """Bytes on top of the ratings, by what they are for. Ratings of prepared shards are mapped and cost nothing."""
+    """Bytes by purpose, without the ratings: those of prepared shards are memory-mapped."""
     p, n, width, number = len(shards), shards[0].by_user.shape[1], settings.width, np.dtype(settings.dtype).itemsize
     users, rated = sum(len(shard.users) for shard in shards), sum(len(shard.rated) for shard in shards)
     algorithm, V = settings.make_algorithm(), np.empty((n, width), settings.dtype)
@@ -40,7 +40,7 @@ def needed(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool
 
 
 def available() -> int | None:
-    """Bytes this process may still take, by the system and by its control group; None where nobody knows."""
+    """Bytes that this process may still allocate, by the system and its control group; None if unknown."""
     found = [_of_the_system(), _of_the_group()]
     known = [value for value in found if value is not None]
     return min(known) if known else None
@@ -64,7 +64,7 @@ def _of_the_group() -> int | None:
 
 
 def check(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool = False) -> str | None:
-    """Refuse a run that cannot fit; a word on what a large one will take."""
+    """Refuse a run that cannot fit; returns a message on the memory of a large run, or None."""
     parts = needed(shards, settings, rounds, spill)
     total, free = sum(parts.values()), available()
     if free is not None and total > free:

@@ -1,4 +1,4 @@
-"""The server's rounds, as a generator of `Round` records: the caller decides when to stop."""
+"""The server's rounds, as a generator of `Round` records; the caller decides when to stop."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DIVERGED = 1e6  # times the objective at the start
 
 
 class Round(NamedTuple):
-    """What one round did. Round 0 is the start; diagnostics are None where they were not asked for."""
+    """The record of one round. Round 0 is the start; diagnostics are None if not requested."""
 
     number: int
     clients: int
     participants: tuple[int, ...]
-    seconds: float  # of updates, not of diagnostics
-    bytes_down: int  # every array that was sent to clients, and in a federation every message
+    seconds: float  # of updates, without diagnostics
+    bytes_down: int  # all arrays sent to clients; in a federation, all messages
     bytes_up: int
-    bytes_measured: int  # both ways, for diagnostics
+    bytes_measured: int  # in both directions, for diagnostics
     diagnostics: Diagnostics
-    broadcast: Broadcast  # with the V that came out of the round
+    broadcast: Broadcast  # with the V after the round
 
     @property
     def V(self) -> Array:
@@ -58,12 +58,12 @@ class Round(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Where a run stands between two rounds: what it takes to continue it."""
+    """The state of a run between two rounds: all that is needed to resume it."""
 
     number: int
     broadcast: Broadcast
     server: ServerState
-    start_objective: float | None = None  # which divergence is measured by
+    start_objective: float | None = None  # the reference for divergence
 
 
 @dataclass
@@ -93,7 +93,7 @@ def rounds(
     """Train for as long as the caller asks for the next round.
 
     Every `measure_every`-th round and the `last` are measured; `full` adds the costly diagnostics. `on_checkpoint` is
-    called once a round counts, before anybody is asked again; a later call continues from there (`checkpoint`).
+    called after each round, before clients are asked again; a later call resumes from its argument (`checkpoint`).
     """
     require(not settings.needs_tuning, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
@@ -103,7 +103,7 @@ def rounds(
         checkpoint, opening = _opening(engine, settings, certificate, full, on_checkpoint)
         yield opening
     number, broadcast, server, start = checkpoint
-    if number == 0 and start is None:  # the process was killed before its start was measured
+    if number == 0 and start is None:  # the process was killed before the start was measured
         start = diagnose(engine, broadcast, server, None, certificate, full).diagnostics.objective
     while True:
         number += 1
@@ -134,7 +134,7 @@ def _opening(
     full: bool,
     on_checkpoint: Callable[[Checkpoint], None],
 ) -> tuple[Checkpoint, Round]:
-    """Start-up, and what it reports as round 0."""
+    """Start-up, reported as round 0."""
     began, traffic = time.perf_counter(), Traffic(engine)
     first = _participants(engine, settings, 1) or (0,)
     broadcast, server = start_up(traffic, settings, first)
@@ -150,7 +150,7 @@ def _opening(
 
 
 def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tuple[Broadcast, ServerState]:
-    """The first V, and what the algorithm needs before the first round: all of it from sums."""
+    """The first V, and what the algorithm needs before the first round, all from sums over clients."""
     engine, algorithm = traffic.engine, settings.make_algorithm()
     V, scaling = start_items(engine.items, settings), algorithm.scaling(settings)
     broadcast = Broadcast("moments", 0, engine.clients, settings, V, scaling or Scaling())
@@ -158,7 +158,7 @@ def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tupl
 
 
 def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int, ...]:
-    """Who is asked in a round: those drawn, and whom the aggregation adds or holds back to hide them."""
+    """The clients of a round: those drawn, after the aggregation added or held back clients for its cohort."""
     p = engine.clients
     drawn = tuple(int(i) for i in sampler_of(settings, p).draw(number, p, settings.seed))
     return aggregation_of(settings.privacy).participants(drawn, engine.joined, p, number)
@@ -167,9 +167,9 @@ def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int,
 def one_round(
     traffic: Traffic, broadcast: Broadcast, server: ServerState, participants: tuple[int, ...]
 ) -> tuple[ServerState, tuple[int, ...]]:
-    """Ask the participants, aggregate what they send, take the new V: the server's state, and who took part.
+    """Ask the participants and aggregate their replies; returns the server's state and the clients that took part.
 
-    A round that nobody joined changes nothing.
+    A round without participants changes nothing.
     """
     if not participants:
         return server, participants
@@ -187,5 +187,5 @@ def one_round(
 
 
 def has_diverged(objective: float | None, start: float | None) -> bool:
-    """Whether an objective is a million times what it was at the start, or not a number."""
+    """Whether the objective exceeds a million times its value at the start (at least 1), or is not a number."""
     return objective is not None and start is not None and not objective <= DIVERGED * max(start, 1.0)

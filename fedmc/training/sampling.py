@@ -1,9 +1,9 @@
-"""Which clients take part in a round. A draw depends on the seed and the round only, so a run can be resumed.
+"""Samplers draw the clients of a round. A draw depends only on the seed and the round, so a run can be resumed.
 
-A sampler of one's own is any object with
+A user's own sampler is any object with
     draw(round, clients, seed) -> the chosen client numbers, sorted
-    probabilities(clients)     -> each client's chance to be in a round (the theory needs them above 0)
-and, where a draw depends on earlier ones, `independent = False`.
+    probabilities(clients)     -> each client's probability of being in a round (the theory needs them above 0)
+and, if a draw depends on earlier ones, `independent = False`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class CoinFlips:
-    """Each client by its own coin, with one probability for all or one for each."""
+    """Each client takes part independently, with one probability for all clients or one for each."""
 
     chances: float | tuple[float, ...]
 
@@ -83,7 +83,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Passes:
-    """Shuffled passes: every client once in each pass of ceil(clients/active) rounds."""
+    """Shuffled passes: every client takes part once in each pass of ceil(clients/active) rounds."""
 
     active: int
     independent = False
@@ -108,7 +108,7 @@ BUILT_IN: dict[str, Callable[[int, int], Sampler]] = {
 
 
 def names() -> list[str]:
-    """Every sampler that can be named here, built in or installed."""
+    """The names of all samplers, built in or installed."""
     return [*BUILT_IN, *plugins.names(GROUP)]
 
 
@@ -127,7 +127,7 @@ def parse(name: str, active: int, clients: int) -> Sampler:
 
 
 def sampler_of(settings: Settings, clients: int) -> Sampler:
-    """The sampler of a run over so many clients."""
+    """The sampler of a run over `clients` clients."""
     if isinstance(settings.sampler, str):
         return parse(settings.sampler, settings.active, clients)
     return settings.sampler

@@ -1,4 +1,4 @@
-"""The one way from ratings to a model: shards, engine, rounds, model."""
+"""Train a model over simulated clients: shards, engine, rounds, model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fedmc.training.tuning import Budget, Trial, best, choose, in_words
 
 
 class Run(NamedTuple):
-    """A model, how it came about, and where it broke off if it did."""
+    """A model, the history of its rounds, and the error if the run diverged."""
 
     model: Model
     history: list[Round]
     diverged: Diverged | None = None
-    trials: tuple[Trial, ...] = ()  # where the penalty was to be chosen
+    trials: tuple[Trial, ...] = ()  # if the penalty was tuned
 
 
 def train(
@@ -45,12 +45,12 @@ def train(
     spill: str | Path | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
 ) -> Run:
-    """Train over simulated clients. A run that diverges ends with its last finite model and says so.
+    """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
-    Measured is every `measure_every`-th round; where that is not given, as often as costs little.
-    With `spill`, a folder, the clients' states lie there instead of in memory.
-    With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings the clients hold out;
-    then all their ratings train.
+    Every `measure_every`-th round is measured; by default, as often as costs little.
+    With `spill`, the clients' states are kept in this folder instead of in memory.
+    With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings that the clients hold
+    out; training then uses all ratings.
     """
     stop = stop or Stop()
     check_domain(settings, federation)
@@ -91,10 +91,10 @@ def _measured(engine: LocalEngine, last: Round) -> Round:
 
 
 def measure_interval(settings: Settings, clients: int, number: int) -> int:
-    """Rounds between measurements so that all of them cost at most about a seventh of a run.
+    """Rounds between measurements, such that all measurements cost at most about a seventh of a run.
 
-    A measurement reads the ratings of all clients, a round those of the active ones; it takes about half as long as a
-    round of as many clients (`benchmarks/speed.py diagnostics`).
+    A measurement reads the ratings of all clients, a round only those of the active ones. It takes about half as long
+    as a round with the same number of clients (`benchmarks/speed.py diagnostics`).
     """
     of_a_round = 0.5 * clients / min(settings.active, clients)
     affordable = int(0.15 * number / of_a_round) - 1  # besides the first
@@ -102,9 +102,9 @@ def measure_interval(settings: Settings, clients: int, number: int) -> int:
 
 
 def warm_up(settings: Settings, ratings_dtype: Any) -> None:
-    """Compile (or load from the disk cache) what a run with these settings needs, so that no round pays for it."""
+    """Compile (or load from the disk cache) the kernels of a run with these settings before its first round."""
     if not settings.names_algorithm:
-        return  # an algorithm of the user's own sees its own clients only
+        return  # a user's own algorithm must see only its own clients
     chosen = settings.replace(active=3, sampler="uniform", min_cohort=3)
     if chosen.needs_tuning:
         chosen = chosen.replace(penalty_users="l2:1")
@@ -116,7 +116,7 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
 
 
 def check_domain(settings: Settings, federation: Federation) -> None:
-    """Refuse ratings that the loss has no meaning for."""
+    """Refuse ratings outside of the loss's domain."""
     domain = getattr(settings.make_loss(), "domain", None)
     if domain is None:
         return
@@ -129,7 +129,7 @@ def check_domain(settings: Settings, federation: Federation) -> None:
 
 
 def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -> Model:
-    """The model of the whole simulated federation: V, and every client's U (refitted to V where settings say so)."""
+    """The model of the whole simulated federation: V, and every client's U (refitted to V with `fold_in`)."""
     rows = np.concatenate([shard.users for shard in engine.shards])
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
@@ -142,7 +142,7 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
 
 
 def summary(history: list[Round]) -> dict[str, Any]:
-    """How a run ended, in a few numbers."""
+    """The main numbers of a run."""
     last = history[-1].diagnostics
     return {
         "test_rmse": last.test_rmse,

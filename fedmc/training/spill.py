@@ -1,4 +1,4 @@
-"""Client states on disk instead of in memory, for simulations whose p x n x r would not fit."""
+"""Client states on disk instead of in memory, for simulations whose p x n x r numbers would not fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = "V"  # the same array for all clients of a round: it stays in memory
 
 
 class SpilledStates(MutableSequence[State | None]):
-    """A list of states (NamedTuples of arrays) whose arrays are in a file each; the files go when the list does."""
+    """A list of states (NamedTuples of arrays), one file per state; the files are deleted with the list."""
 
     def __init__(self, folder: str | Path, length: int) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)

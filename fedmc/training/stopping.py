@@ -1,4 +1,4 @@
-"""When to stop: wraps the rounds and ends them."""
+"""Stopping rules: `until` ends the rounds of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmc.training.rounds import Round
 
 @dataclass(frozen=True)
 class Stop:
-    """Whichever comes first; None switches a rule off."""
+    """The stopping rules, of which the first to apply ends the run; None switches a rule off."""
 
     rounds: int = 100
     tolerance: float | None = None  # on both residuals, relative to ||V||; needs full diagnostics
@@ -32,7 +32,7 @@ class Stop:
 
 
 def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
-    """The rounds up to and with the one that meets a rule of `stop`."""
+    """The rounds up to and including the first that meets a rule of `stop`."""
     spent, best, best_round = 0.0, np.inf, 0
     for round in rounds:
         yield round
@@ -52,7 +52,7 @@ def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
 
 
 def _settled(round: Round, tolerance: float) -> bool:
-    """mean ||W_i - V|| and the step of V, both below tolerance times ||V||."""
+    """Whether the root mean square of ||W_i - V|| and the step of V are both at most tolerance times ||V||."""
     primal, dual = round.diagnostics.primal_residual, round.diagnostics.dual_residual
     if primal is None or dual is None or not round.participants:
         return False

@@ -1,7 +1,7 @@
-"""Penalty and rank chosen on ratings that each client holds out of its own; only sums of squared errors travel.
+"""Tuning of penalty and rank on ratings that each client holds out; only sums of squared errors leave a client.
 
-The l2 weight climbs: from a start to the next larger or smaller one, a factor of 1.5 apart, while the validation RMSE
-falls. A trial is a run of its own from scratch, with the rounds of a few passes over the clients.
+The l2 weight is found by hill climbing: from a start to larger or else smaller weights, by factors of 1.5, while the
+validation RMSE falls. Each trial is a new run from scratch that makes a few passes over the clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEWEST_ROUNDS = 10
 
 
 class Trial(NamedTuple):
-    """One run on the kept ratings, judged on those held out."""
+    """One run on the kept ratings, evaluated on those held out."""
 
     rank: int
     weight: float  # of l2
@@ -42,7 +42,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """What tuning may cost: so many trials for each rank, of so many rounds each."""
+    """The budget of tuning: the number of trials per rank, and of rounds per trial."""
 
     trials: int = 6
     rounds: int | None = None  # None: four passes over the clients, at least 10
@@ -65,7 +65,7 @@ def choose(
     ranks: Sequence[int] = (),
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """All trials, rank by rank (that of the settings if none is given); `best` picks one."""
+    """Run all trials, rank by rank (the settings' rank if `ranks` is empty); `best` picks one."""
     budget = budget or Budget()
     kept = [hold_out(shard, budget.share, settings.seed) for shard in shards]
     validating = sum(shard.validation.nnz for shard in kept if shard.validation is not None)
@@ -88,7 +88,7 @@ def choose(
 
 
 def climb(attempt: Callable[[float], Trial], start: float, most: int) -> None:
-    """Try the start, then larger weights or else smaller ones, for as long as they are better."""
+    """Try the start, then larger weights or else smaller ones, for as long as they improve."""
     top = attempt(start)
     left = most - 1
     for factor in (FACTOR, 1 / FACTOR):
@@ -103,7 +103,7 @@ def climb(attempt: Callable[[float], Trial], start: float, most: int) -> None:
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The one with the smallest validation RMSE; of equal ones the smaller rank."""
+    """The trial with the smallest validation RMSE; the smaller rank among equals."""
     return min(trials, key=lambda trial: (trial.validation_rmse, trial.rank))
 
 
@@ -112,7 +112,7 @@ def in_words(weight: float) -> str:
 
 
 def hold_out(shard: Shard, share: float, seed: int) -> Shard:
-    """A random share of a client's training ratings put aside to validate on, drawn by the client itself."""
+    """The shard with a random share of the client's training ratings held out for validation."""
     matrix = shard.by_user
     rng = np.random.default_rng([seed, shard.client, 7])
     aside = np.zeros(matrix.nnz, bool)
@@ -128,7 +128,7 @@ def _only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
 
 
 def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:
-    """A run that diverges is a bad one, not the end."""
+    """One trial; a run that diverges has an infinite RMSE."""
     began = time.perf_counter()
     sent = 0
     rmse = math.inf

@@ -1,6 +1,6 @@
 """Readers of rating tables; formats are recognised by content, not by name.
 
-The only folder that imports pyarrow and ADBC. Every reader yields `Batch`es; `fedmc.data.loading` builds `Ratings`.
+Only this package imports pyarrow and ADBC. Every reader yields `Batch`es; `fedmc.data.loading` builds `Ratings`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
 
 
 def from_arrow(frame: ArrowStream, group: str | None = None) -> Iterable[Batch]:
-    """The rows of anything that speaks Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
+    """The rows of any object with Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
     return columnar.from_stream(frame, ColumnSelection(group=group))
 
 

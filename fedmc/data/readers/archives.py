@@ -1,4 +1,4 @@
-"""Public data sets as they are distributed: in a folder, a zip or a tar. The ratings inside are found by content."""
+"""Public data sets as distributed: a folder, a zip or a tar. The ratings inside are found by content."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _zip_members(archive: zipfile.ZipFile, where: str) -> list[TextFile]:
 
 
 def _tar_members(archive: tarfile.TarFile, where: str, stack: ExitStack) -> list[TextFile]:
-    """In the archive's order, which a compressed one can be read in; a tar inside (Netflix has one) is opened too."""
+    """The members in the archive's order, which is fast if it is compressed; inner tars (as in Netflix) are opened."""
     members = []
     for info in archive.getmembers():
         if info.isfile() and info.name.endswith(".tar"):

@@ -1,4 +1,4 @@
-"""Parquet, Feather, and anything that speaks Arrow's C stream interface."""
+"""Parquet, Feather, and any object with Arrow's C stream interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARQUET, FEATHER = b"PAR1", b"ARROW1"
 
 @runtime_checkable
 class ArrowStream(Protocol):
-    """Anything that speaks Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
+    """Any object with Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 

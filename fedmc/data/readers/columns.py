@@ -1,4 +1,4 @@
-"""Which columns of a table to read, and how Arrow columns become the arrays of a Batch."""
+"""Selects the columns of a table, and converts Arrow columns to the arrays of a Batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmc.types import Array, DType
 
 
 class ColumnSelection(NamedTuple):
-    """What the caller asks for: column names (None: the usual ones), times, and a column of client names."""
+    """The caller's request: column names (None: the usual ones), times, and a column of client names."""
 
     columns: tuple[str, ...] | None = None
     times: bool = False
@@ -25,7 +25,7 @@ class ColumnSelection(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The columns of one table, by what they hold."""
+    """The columns of one table, by role."""
 
     user: str
     item: str
@@ -111,7 +111,7 @@ class Dictionary:
 
     def __init__(self, numbers: bool) -> None:
         self.values = pa.array([], pa.string())
-        self.numbers = numbers  # from text, where 17 may be a number; a typed column's strings stay strings
+        self.numbers = numbers  # True for text files, where 17 may be a number; strings of typed columns stay strings
 
     def codes(self, column: pa.Array, what: str) -> Array:
         found = pc.index_in(column, value_set=self.values)
@@ -124,7 +124,7 @@ class Dictionary:
         return np.array(found.to_numpy(zero_copy_only=False), np.int32)
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
-        """The strings so far, without space around them, or whole numbers where all are written so."""
+        """The strings so far, stripped; integers if all of them are written as such."""
         return strings(pc.utf8_trim_whitespace(self.values), self.numbers)
 
 
@@ -151,12 +151,12 @@ def to_batch(columns: dict[str, pa.Array], role: Roles, where: str, dictionaries
 
 
 def ids(column: pa.Array, role: str, where: str, dictionaries: Dictionaries) -> Array | Coded:
-    """Whole numbers as they are; strings as codes and distinct values, whole numbers where all are written so."""
+    """Integers as they are; strings as codes into their distinct values."""
     require(column.null_count == 0, f"{where}: a {role} id is missing", DataError)
     kind = column.type
     if pa.types.is_integer(kind):
         numbers = np.asarray(column.to_numpy(zero_copy_only=False))
-        return np.array(numbers, np.int32 if numbers.dtype == np.int32 else np.int64)  # a copy: Arrow's can go
+        return np.array(numbers, np.int32 if numbers.dtype == np.int32 else np.int64)  # a copy: Arrow frees its own
     if pa.types.is_floating(kind):
         return as_ids(np.asarray(column.to_numpy(zero_copy_only=False)), role)
     if pa.types.is_dictionary(kind):
@@ -166,7 +166,7 @@ def ids(column: pa.Array, role: str, where: str, dictionaries: Dictionaries) -> 
 
 
 def strings(values: pa.Array, numbers: bool) -> Array:
-    """Strings as numpy's; with `numbers` as int64, where every one is a whole number as Python would write it."""
+    """Strings as a numpy array; with `numbers`, as int64 if every one is an integer as Python would write it."""
     if numbers and len(values) and pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,18})$")).as_py():
         with contextlib.suppress(pa.ArrowInvalid):  # 19 digits may be too many
             return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False))

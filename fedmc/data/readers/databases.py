@@ -19,7 +19,7 @@ _SQLITE_FILE = b"SQLite format 3\0"
 
 
 def is_database(source: str | Path) -> bool:
-    """A database's address, or an SQLite file."""
+    """Whether the source is a database's address or an SQLite file."""
     if str(source).startswith((*POSTGRES, SQLITE)):
         return True
     path = Path(source)
@@ -54,7 +54,7 @@ def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator
 
 
 def _storage(column: pa.Array) -> pa.Array:
-    """The plain column inside the driver's extension type for what Arrow does not have, such as numeric."""
+    """The plain column inside a driver's extension type, such as PostgreSQL's numeric."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 

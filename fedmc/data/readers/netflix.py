@@ -19,12 +19,12 @@ CHUNK = 1 << 26
 
 
 def is_netflix(head: bytes) -> bool:
-    """Whether a file starts with an item and a rating of it."""
+    """Whether a file starts with an `ITEM:` line and a rating."""
     return _START.match(head) is not None
 
 
 def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batch]:
-    """The rows of all files, each of which starts with an item of its own."""
+    """The rows of all files, each of which starts with an `ITEM:` line."""
     named = selection.columns is None and selection.group is None
     require(named, "the Netflix layout has no columns to name", DataError)
     for file in files:

@@ -28,7 +28,7 @@ class TextFile(NamedTuple):
 
     name: str
     open: Callable[[], BinaryIO]
-    path: Path | None = None  # where it lies on disk, if it does
+    path: Path | None = None  # None for a member of an archive
     size: int = 0
 
 
@@ -68,7 +68,7 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
 
 
 def sniff(head: bytes, name: str) -> Layout:
-    """The delimiter, the column names and whether they stand in the first line, from that line."""
+    """The delimiter, the column names and whether there is a header, from the first line."""
     first = _first_line(head)
     require(
         first.strip() != "",
@@ -106,7 +106,7 @@ def _first_line(head: bytes) -> str:
 
 
 def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, pa.Array]]:
-    """The columns in chunks. Ids as whole numbers if that loses nothing, else as strings."""
+    """The columns in chunks; ids as integers if that is exact, else as strings."""
     numbers = file.path is not None and not zeros and _starts_with_numbers(file, layout, role)
     for kind in (pa.int32(), pa.int64()) if numbers else ():
         try:
@@ -132,7 +132,7 @@ def _gathered(reader: Iterable[pa.RecordBatch], rows: int = 1 << 19) -> Iterator
 
 
 def _released(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[str, pa.Array]]:
-    """The batches' columns; Arrow's memory is released after use, or the peak would count it twice."""
+    """The batches' columns; releases Arrow's memory after use, to keep the peak low."""
     for number, batch in enumerate(batches):
         yield dict(zip(role.names, batch.columns, strict=True))
         if number % 8 == 0:
@@ -163,7 +163,7 @@ def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
 
 
 def _scan(file: TextFile) -> tuple[int, bool]:
-    """How many lines there are, and whether any field starts with 0 and another digit."""
+    """The number of lines, and whether any field starts with 0 and another digit."""
     lines, inside, zeros, before = 0, False, False, b"\n"
     with file.open() as opened:
         while piece := opened.read(1 << 22):
@@ -174,7 +174,7 @@ def _scan(file: TextFile) -> tuple[int, bool]:
 
 
 def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """The lines with their numbers, cut into fields, as Python reads them."""
+    """The numbered lines, split into fields by Python's csv module (or at `::`)."""
     with file.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", "replace", newline="") as text:
         if len(layout.delimiter) == 1:
             reader = csv.reader(text, delimiter=layout.delimiter)

@@ -1,4 +1,4 @@
-"""Ratings to a CSV, TSV, Parquet or Feather file."""
+"""Write ratings to a CSV, TSV, Parquet or Feather file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDINGS = (".csv", ".tsv", ".parquet", ".feather")
 
 
 def write_table(ratings: Ratings, path: str | Path) -> None:
-    """One row a rating, in the order of the ids; the name's ending says the format. Complete or not there at all."""
+    """Write one row per rating, in the order of the ids, atomically; the file's ending determines the format."""
     path = Path(path)
     if path.suffix not in ENDINGS:
         raise unknown("ending", path.suffix, ENDINGS)

@@ -1,7 +1,10 @@
 """The federation's protocol over Flower (extra `flower`).
 
-records.py    our bytes inside of Flower's messages
-fleet.py      a node: one process of ours on Flower's Fleet API, which never asks for the server's bundle
-transport.py  the server's side, inside of a Flower ServerApp
-app.py        that ServerApp
+records.py      fedmc's bytes inside Flower's messages
+node_client.py  a node on Flower's Fleet API, which never fetches the server's bundle
+clientapp.py    the same node as a ClientApp for a stock SuperNode
+transport.py    the server's side, inside a Flower ServerApp
+app.py          that ServerApp
+superlink.py    starts and queries Flower's SuperLink
+gateway.py      the server's only open port, which forwards nodes' calls to the SuperLink
 """

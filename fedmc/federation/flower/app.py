@@ -1,4 +1,4 @@
-"""The ServerApp: reads from a folder what the run is about, runs it, and keeps a checkpoint before each next round."""
+"""The ServerApp: reads a run's plan from its folder, conducts the run, and writes a checkpoint before each round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(str(context.run_config["folder"])))
     folder.log_to_file()
     plan = folder.plan()
-    # Flower waits up to two hours for the rest of a reply whose sender died; one that is asked again is quicker.
+    # Flower waits up to two hours for the rest of a reply whose sender died; asking the node again is quicker.
     quick: dict[str, Any] = {"max_time": max(plan.patience / 3, 1.0), "initial_backoff": 0.1, "backoff_cap": 1.0}
     vars(http_grid)["pull_objects"] = partial(pull_objects, **quick)
     transport = FlowerTransport(grid, plan.nodes, plan.patience, on_look=folder.on_look)

@@ -1,7 +1,8 @@
-"""The ClientApp for a stock SuperNode, which runs what the server's bundle names: this file, where nobody cheats.
+"""The ClientApp for a stock SuperNode. A SuperNode runs the code that the server's bundle names: an honest server's
+bundle names this file.
 
-`--node-config 'folder="FOLDER"'` names the organisation's folder. An organisation that trusts only what it installed
-runs `fedmc node start` instead.
+`--node-config 'folder="FOLDER"'` names the organisation's folder. An organisation that wants to run only code that it
+installed itself uses `fedmc node start` instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Every message of ours is a query: state is kept by the node's own store, never by Flower."""
+    """Every fedmc message is a query: the node's own store keeps the state, never Flower."""
     return Message(pack(_answer(unpack(message.content), str(context.node_config["folder"]))), reply_to=message)
 
 

@@ -1,8 +1,8 @@
-"""The only door that other machines see: nodes' calls go through to the SuperLink on loopback, all else is refused.
+"""The gateway, the only port open to other machines: it forwards nodes' calls to the SuperLink on loopback.
 
 A SuperLink serves nodes, operators and its own processes on one port, and lets anybody who reaches it start a run.
-Here the nodes' part of it (`/v1/fleet/`, every call signed with a node's key) is passed on as it is if the key is an
-organisation's; the rest does not exist.
+The gateway forwards only the nodes' part (`/v1/fleet/`, where a node's key signs every call), unchanged, and only if
+the key is an organisation's. It refuses everything else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("fedmc.gateway")
 
 
 class Gate:
-    """An ASGI application in front of a SuperLink."""
+    """The gateway: an ASGI application in front of a SuperLink."""
 
     def __init__(self, superlink: str, ca: str, keys: set[bytes]) -> None:
         self.keys = keys
@@ -89,7 +89,7 @@ async def _answer(
 
 
 def registered_keys(config: ServerConfig) -> set[bytes]:
-    """The organisations' public keys as nodes send them along."""
+    """The organisations' public keys, encoded as in the header of nodes' calls."""
     found = set()
     for name in config.organisations:
         key = load_ssh_public_key(config.path(f"nodes/{name}.pub").read_bytes())
@@ -98,7 +98,7 @@ def registered_keys(config: ServerConfig) -> set[bytes]:
 
 
 def serve(config: ServerConfig, control_port: int, going_on: Callable[[], bool], on_ready: Callable[[], None]) -> None:
-    """Until a signal, or until `going_on` says no."""
+    """Serve until a signal arrives, or until `going_on` returns False."""
     gate = Gate(f"https://127.0.0.1:{control_port}", str(config.path("ca.crt")), registered_keys(config))
 
     class Server(uvicorn.Server):

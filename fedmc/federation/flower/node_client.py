@@ -1,8 +1,8 @@
-"""A node as one process of ours on Flower's Fleet API: it pulls messages, answers them, and runs nothing it was sent.
+"""A node as one fedmc process on Flower's Fleet API: it pulls messages, answers them, and runs no code from the server.
 
-A stock SuperNode fetches the server's bundle and executes it. This one has no code that could: it never asks for the
-bundle, and a message is bytes of our own protocol or refused. Everything here that Flower does not promise to keep is
-imported in this file; the conformance test fails when it changes.
+A stock SuperNode fetches the server's bundle and executes it. This node cannot: it never asks for the bundle, and it
+refuses every message that is not bytes of fedmc's protocol. Only this file imports the parts of Flower's node side that
+have no stable API; the conformance test fails when they change.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from fedmc.federation.setup import tls_check
 log = logging.getLogger("fedmc.node")
 
 SERVER_APP = "flwr-serverapp"
-MISSING = 5.0  # seconds that parts of a message may be missing: those of a run that ended will never come
-QUICK = 0.05  # seconds between two questions after a message; then longer and longer, up to `poll`
-PATIENCE = 20.0  # seconds that a call is tried again before the connection is made anew
+MISSING = 5.0  # seconds to wait for missing parts of a message: those of a run that ended never arrive
+QUICK = 0.05  # seconds between two polls after a message; the pause then grows up to `poll`
+PATIENCE = 20.0  # seconds for which a call is retried before the node reconnects
 
 
 class NotAdmittedError(FedmcError):
@@ -50,14 +50,14 @@ class NotAdmittedError(FedmcError):
 
 
 class _NotYetError(Exception):
-    """The server is not there, or still holds the lease of this node's last process."""
+    """The server cannot be reached, or still holds the lease of this node's previous process; retry later."""
 
 
 _beats: list[HeartbeatSender] = []
 
 
 class _Heartbeat(HeartbeatSender):
-    """One that can be looked after: an unexpected answer ends its thread without a word."""
+    """A heartbeat that can be monitored: an unexpected answer ends its thread silently."""
 
     def __init__(self, send: Callable[[], bool]) -> None:
         super().__init__(send)
@@ -65,7 +65,7 @@ class _Heartbeat(HeartbeatSender):
 
 
 class Place(NamedTuple):
-    """Where a node connects, and as who."""
+    """Where a node connects, and with which keys."""
 
     server: str  # host:port
     ca: Path
@@ -82,9 +82,9 @@ def serve(
     going_on: Callable[[], bool] = lambda: True,
     on_online: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer messages for as long as wanted, through restarts of the server.
+    """Answer messages while `going_on` returns True, also across restarts of the server.
 
-    `answer` makes a reply's bytes of a request's; what it raises ends the node, and nothing is sent.
+    `answer` turns a request's bytes into a reply's. An exception from it ends the node, and nothing is sent.
     """
     said = ""
     while going_on():
@@ -115,7 +115,7 @@ def _answer_all(
             time.sleep(pause)
             pause = min(1.2 * pause, poll)
             continue
-        pause = min(QUICK, poll)  # where one message was, the next stage is not far
+        pause = min(QUICK, poll)  # after a message, the next stage follows soon
         head, tree = found
         run = head.metadata.run_id
         try:
@@ -139,13 +139,13 @@ def _answer_all(
 
 @contextmanager
 def _connected(place: Place) -> Iterator[tuple[Any, ...]]:
-    """Flower's own connection, heartbeats included. It swallows errors inside; they come out of here all the same."""
+    """Flower's own connection with its heartbeats. It swallows errors raised inside; here they are raised again."""
     failed: list[Exception] = []
     certificates = place.ca.read_bytes()
     opened = fleet_http_connection.http_request_response(
         place.server, False, certificates, place.keys, max_wait_time=PATIENCE
     )
-    vars(fleet_http_connection)["flwr_exit"] = partial(_not_connected, place)  # it would end this process
+    vars(fleet_http_connection)["flwr_exit"] = partial(_not_connected, place)  # Flower's would end this process
     vars(fleet_http_connection)["HeartbeatSender"] = _Heartbeat
     _beats.clear()
     with opened as connection:
@@ -159,7 +159,7 @@ def _connected(place: Place) -> Iterator[tuple[Any, ...]]:
 
 
 def _not_connected(place: Place, code: int, message: str | None = None, **more: Any) -> NoReturn:
-    """In place of Flower's exit: what is wrong, as an error of ours."""
+    """Replaces Flower's exit: raises the cause as a fedmc error."""
     text = message or ""
     if "'421 " in text:  # the gate's word
         raise NotAdmittedError(
@@ -174,7 +174,7 @@ def _not_connected(place: Place, code: int, message: str | None = None, **more: 
 
 
 def _end_lease(place: Place) -> None:
-    """The last process of this node was killed before it could sign off: sign off for it."""
+    """Deactivate this node at the server: its previous process was killed before it could do so."""
     with suppress(OSError, ValueError, httpx.HTTPError):
         node = int(place.memory.read_text(encoding="utf-8"))
         signed = [NodeAuthHttpInterceptor(*place.keys)]
@@ -188,7 +188,7 @@ def _kind(run: Run) -> str:
 
 
 def _reply(message: Message, kind: str, answer: Callable[[bytes], bytes]) -> Message:
-    """Bytes of ours are answered; a run of another kind, or anything else, gets a refusal."""
+    """Answer a fedmc message; refuse any other message, and runs of another kind."""
     try:
         if kind != SERVER_APP:
             raise ValueError(f"a run of the kind {kind!r}")

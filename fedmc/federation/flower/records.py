@@ -1,4 +1,4 @@
-"""Our bytes inside of Flower's messages."""
+"""fedmc's bytes inside Flower's messages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 PLACE, NAME = "fedmc", "bytes"
-SMALL = 8 * 2**20  # bytes that go in one piece; every piece is a call of its own, and a call costs more than a megabyte
+SMALL = 8 * 2**20  # bytes that are sent in one piece: each piece is a call, which costs more than a megabyte
 
 
 def pack(content: bytes) -> RecordDict:
-    """The bytes as they are, or where they are many as an array, which Flower sends in pieces."""
+    """Few bytes go as they are, many as an array, which Flower sends in pieces."""
     if len(content) <= SMALL:
         return RecordDict({PLACE: ConfigRecord({NAME: content})})
     return RecordDict({PLACE: ArrayRecord({NAME: Array(np.frombuffer(content, np.uint8))})})
 
 
 def unpack(record: RecordDict) -> bytes:
-    """The bytes again; KeyError or ValueError where there are none."""
+    """Inverse of `pack`; KeyError or ValueError if the record holds no such bytes."""
     if PLACE in record.config_records:
         content = record.config_records[PLACE][NAME]
         if not isinstance(content, bytes):

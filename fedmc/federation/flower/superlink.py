@@ -1,7 +1,7 @@
-"""Flower's SuperLink as `fedmc server start` runs it, and the few things that are asked of it.
+"""Flower's SuperLink as `fedmc server start` runs it, and the queries that fedmc sends to it.
 
-It listens on loopback only: whoever reaches its port may start runs. Nodes come in through the `gate`. Run-time
-installs, telemetry and update checks are off. Everything here goes through Flower's documented commands.
+It listens on loopback only, because anybody who reaches its port may start runs. Nodes connect through the gateway.
+Run-time installs, telemetry and update checks are off. Everything here uses Flower's documented commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class LinkError(FedmcError):
-    """The SuperLink is not there, or does not do what was asked."""
+    """The SuperLink is not running, or a command to it failed."""
 
 
 def environment(config: ServerConfig) -> dict[str, str]:
@@ -43,7 +43,7 @@ def environment(config: ServerConfig) -> dict[str, str]:
 
 
 class Link:
-    """A running SuperLink, ended with the process that started it."""
+    """A running SuperLink; it ends with the process that started it."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -57,7 +57,7 @@ class Link:
         certificate = config.path("ca.crt").resolve()
         text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{LOOPBACK}:{self.port}"\n'
         (home / "config.toml").write_text(text + f'root-certificates = "{certificate}"\n', encoding="utf-8")
-        if not self._noted.exists():  # the last start did not get that far: begin anew
+        if not self._noted.exists():  # the last start failed before registration: start with an empty database
             for path in config.folder.glob("superlink.db*"):
                 path.unlink()
         with open(config.path("superlink.log"), "ab") as log:
@@ -98,7 +98,7 @@ class Link:
         raise LinkError(f"Flower's SuperLink did not start: see {self.config.path('superlink.log')}")
 
     def register(self) -> dict[str, int]:
-        """Flower's node id of each organisation; keys that it does not know yet are made known to it."""
+        """Register new or changed keys with Flower; returns Flower's node id of each organisation."""
         known = json.loads(self._noted.read_text(encoding="utf-8")) if self._noted.exists() else {}
         found = {name: self._key(name) for name in self.config.organisations}
         missing = [name for name, key in found.items() if known.get(name, ["", ""])[1] != key]
@@ -123,7 +123,7 @@ class Link:
         return int(flwr(self.config, "supernode", "register", str(key), NAME, "--name", name)["node-id"])
 
     def end(self) -> None:
-        """With all that it started."""
+        """End the SuperLink and its child processes."""
         for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -133,7 +133,7 @@ class Link:
 
 
 def flwr(config: ServerConfig, *command: str) -> dict[str, Any]:
-    """One of Flower's own commands, and what it says."""
+    """Run one of Flower's own commands and return its JSON output."""
     words = [str(Path(sys.executable).parent / "flwr"), *command, "--format", "json"]
     try:
         done = subprocess.run(words, env=environment(config), capture_output=True, text=True, timeout=60)
@@ -150,7 +150,7 @@ def flwr(config: ServerConfig, *command: str) -> dict[str, Any]:
 
 
 def control_port(config: ServerConfig) -> int:
-    """Where the running SuperLink listens; an error with the cure if none does."""
+    """The port of the running SuperLink; LinkError if none is running."""
     path = _home(config) / "config.toml"
     port = 0
     if path.is_file():
@@ -161,13 +161,13 @@ def control_port(config: ServerConfig) -> int:
 
 
 def run(config: ServerConfig, folder: Path) -> int:
-    """Start the ServerApp on a run's folder; Flower's id of it."""
+    """Start the ServerApp on a run's folder; returns Flower's id of the run."""
     control_port(config)
     return int(flwr(config, "run", str(BUNDLE), NAME, "-c", f'folder="{folder.resolve()}"')["run-id"])
 
 
 def registered(config: ServerConfig) -> dict[str, int]:
-    """Flower's node id of each organisation, as the server noted it when it started."""
+    """Flower's node id of each organisation, as the server recorded it at start."""
     path = config.path("nodes") / "registered.json"
     try:
         return {name: int(node) for name, (node, _) in json.loads(path.read_text(encoding="utf-8")).items()}
@@ -176,7 +176,7 @@ def registered(config: ServerConfig) -> dict[str, int]:
 
 
 def online(config: ServerConfig) -> dict[str, str]:
-    """What Flower says of each organisation's node: online, offline, registered."""
+    """Flower's status of each organisation's node: online, offline, registered."""
     control_port(config)
     states = {str(node["node-id"]): str(node["status"]) for node in flwr(config, "supernode", "list", NAME)["nodes"]}
     return {name: states.get(str(node), "unknown") for name, node in registered(config).items()}
@@ -199,5 +199,5 @@ def _home(config: ServerConfig) -> Path:
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it dies, however it dies."""
+    """Ask Linux to end this process when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""The server's side over Flower: requests go out as messages, replies come back by the message they answer.
+"""The server's side over Flower: requests go out as messages, and each reply names the message that it answers.
 
-A node that dies takes the messages it had pulled with it, so whoever comes back is asked again, and so is one that has
-not answered for long: a node answers the same bytes as often as it is asked.
+A node that dies loses the messages it had pulled. So a node is asked again when it comes back online, and also when it
+has been silent for long. That is safe: a node answers a repeated request with the same bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedmc.federation.flower.records import pack, unpack
 
 log = logging.getLogger("fedmc.server")
 
-QUERY = "query"  # the type of all our messages
-AGAIN = 10.0  # seconds after which a silent node is asked again; then twice as many, and so on
-QUICK = 0.05  # seconds until answers are looked for first; then longer and longer, up to `poll`
-LOOK = 1.0  # seconds between two looks at who is there
+QUERY = "query"  # the type of all fedmc messages
+AGAIN = 10.0  # seconds after which a silent node is asked again; doubles with each try
+QUICK = 0.05  # seconds until the first poll for answers; the pause then grows up to `poll`
+LOOK = 1.0  # seconds between two checks of who is online
 
 
 class FlowerTransport:
-    """Nodes by their numbers: `nodes` holds Flower's id of each, which belongs to its key."""
+    """Addresses nodes by number: `nodes` holds Flower's id of each, which is tied to the node's key."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class FlowerTransport:
         self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look
 
     def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
-        """The answers that came in time. Who is not there is waited for only while fewer than `needed` answered."""
-        asked: dict[str, int] = {}  # messages under way, and whom they went to
-        due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when each is to be asked (again)
+        """The answers that came in time. It waits for offline nodes only while fewer than `needed` answered."""
+        asked: dict[str, int] = {}  # messages under way, and the node of each
+        due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when to ask each node (again)
         tries: dict[int, int] = dict.fromkeys(contents, 0)
         answers: dict[int, bytes] = {}
         began, looked, online, pause = time.monotonic(), 0.0, set[int](), QUICK
@@ -49,7 +49,7 @@ class FlowerTransport:
             if now - looked >= LOOK:
                 there = set(self.grid.get_node_ids())
                 looked, online = now, {client for client in contents if self.nodes[client] in there}
-                due |= dict.fromkeys(set(contents) - online, 0.0)  # to be asked as soon as they are back
+                due |= dict.fromkeys(set(contents) - online, 0.0)  # ask them as soon as they are back
                 self.on_look(online, set(contents) - set(answers))
             now_asked = [client for client in online if client not in answers and now >= due[client]]
             messages = [Message(pack(contents[client]), self.nodes[client], QUERY) for client in now_asked]
@@ -76,10 +76,10 @@ class FlowerTransport:
                 continue
             if reply.has_error():
                 log.warning("node %s: error %s", client, reply.error.code)
-                due[client] = time.monotonic() + LOOK  # once more, after a breath
+                due[client] = time.monotonic() + LOOK  # ask again after a short pause
                 continue
             try:
                 answers[client] = unpack(reply.content)
             except (KeyError, ValueError, TypeError):
-                log.warning("node %s sent no bytes of ours", client)
+                log.warning("node %s sent a reply that is not a fedmc message", client)
                 answers[client] = b""

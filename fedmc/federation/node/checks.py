@@ -1,4 +1,4 @@
-"""What a node refuses before it looks at any rating, and the status that the server gets for it.
+"""What a node refuses before it reads any rating, and the status that it sends to the server.
 
 `statuses.STATUS` explains every status; the reason behind it goes to the node's own log, never to the server.
 """
@@ -25,7 +25,7 @@ MAX_NUMBER = 1e12  # no honest number is as large
 
 
 class Terms(NamedTuple):
-    """What a node has, and what its organisation agreed to."""
+    """What a node checks requests against: its data, its identity, and what its organisation agreed to."""
 
     shard: Shard
     catalogue: str  # hash
@@ -36,7 +36,7 @@ class Terms(NamedTuple):
 
 
 def check(terms: Terms, request: Request) -> None:
-    """Refuse a request that does not fit, from the cheapest check to the dearest."""
+    """Refuse a request that does not fit; the cheapest checks come first."""
     check_form(terms, request)
     check_numbers(request.broadcast)
     check_privacy(terms, request)
@@ -54,7 +54,7 @@ def check_version(version: object) -> None:
 
 
 def check_form(terms: Terms, request: Request) -> None:
-    """Version, catalogue, shapes and names."""
+    """Check version, catalogue, shapes and names."""
     broadcast, items = request.broadcast, terms.shard.by_user.shape[1]
     check_version(request.version)
     if request.catalogue != terms.catalogue:
@@ -73,7 +73,7 @@ def check_form(terms: Terms, request: Request) -> None:
 
 
 def check_numbers(broadcast: Broadcast) -> None:
-    """Refuse, before any rating is looked at, numbers under which what fails would depend on the ratings."""
+    """Refuse numbers under which a failure would depend on the ratings. This check reads no rating."""
     for name, array in {"V": broadcast.V, **broadcast.shared.arrays}.items():
         if array.dtype.kind != "f":
             raise RefusedError("malformed", f"{name} is of type {array.dtype}, expected floating-point numbers")
@@ -85,7 +85,7 @@ def check_numbers(broadcast: Broadcast) -> None:
 
 
 def check_privacy(terms: Terms, request: Request) -> None:
-    """The privacy mode is one that was agreed to, and what it masks is asked for in a secure-aggregation session."""
+    """Require an accepted privacy mode, and a secure-aggregation session exactly for the tasks that it masks."""
     broadcast, invitation = request.broadcast, request.invitation
     privacy = broadcast.settings.privacy
     if privacy.mode not in terms.accepted:  # mode: the organisation's policy names modes
@@ -109,7 +109,7 @@ def check_privacy(terms: Terms, request: Request) -> None:
 
 
 def check_member(terms: Terms, request: Request) -> None:
-    """In a secure-aggregation session: who this node is among whom."""
+    """Check an invitation to a secure-aggregation session against this node's identity and its list of members."""
     if terms.identity is None:
         raise RefusedError("wrong-member", "this node has no identity")
     if request.broadcast.full:
@@ -121,7 +121,7 @@ def check_member(terms: Terms, request: Request) -> None:
 
 
 def check_run(terms: Terms, request: Request) -> None:
-    """A run keeps the settings and ratings that it began with here, and one that ended stays ended."""
+    """Require the settings and ratings that the run began with at this node, and refuse a run that ended here."""
     settings = hash_of(request.broadcast.settings)
     ratings, began_with = terms.store.begun_with(request.run, terms.ratings, settings)
     if began_with != settings:

@@ -1,14 +1,15 @@
-"""One organisation's side: a shard, a store, and answers that are applied exactly once.
+"""An organisation's node: a shard, a store, and contributions that count exactly once.
 
-    asked for a round that is pending      the stored reply, the same bytes
-    asked for an earlier one               nothing is touched: the question came late
-    asked for a later one                  the pending state is committed if the server counted it, else dropped;
-                                           then the update is computed, state and reply are stored, the reply leaves
-    told that the run is over              the organisation's own model is written, of V and its own users
-    asked for anything else                computed from what is committed; nothing is written
-    invited to a secure-aggregation session  the same, but the answer is an advert, and the reply leaves masked
+    request for                            answer
+    the pending round                      the stored reply, the same bytes
+    an earlier round                       refused as late; nothing is changed
+    a later round                          commit the pending state if the server counted it, else roll it back;
+                                           compute the update, store state and reply together, then send the reply
+    the end of the run                     write the organisation's own model from V and its own users
+    any other task                         computed from the committed state; no new state is stored
+    a secure-aggregation session           as above, but the answer is an advert and the reply is masked later
 
-Every error ends here, in the node's own log: the server gets a status.
+Error texts stay in the node's own log: the server gets only a status.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ class Node:
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
         self.terms = Terms(shard, catalogue, ratings, accepted, identity, store)
-        self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # what was asked last, and the answer
+        self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
 
     def answer_bytes(self, content: bytes) -> bytes:
-        """As `answer`, of a request's bytes; bytes that are none get a status."""
+        """Decode a request and answer it; bytes that cannot be decoded get a status."""
         header: Header = {}
         try:
             arrays, header = from_bytes(content)
@@ -104,7 +105,7 @@ class Node:
             refused.log(what)
             return _bytes(request, refused.status)
         except DataError:
-            raise  # the store or the shard is not what it should be
+            raise  # the store or the shard is damaged
         except Exception as error:
             how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", f"{type(error).__name__}: {error}")
             log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
@@ -113,7 +114,7 @@ class Node:
                 self.store.end(request.run, how)
             return _bytes(request, how.status)
 
-    # --- replies that the server may see
+    # --- replies without secure aggregation
 
     def _answer_directly(self, request: Request) -> bytes:
         broadcast = request.broadcast
@@ -137,16 +138,16 @@ class Node:
         if stateful:
             self.store.hold(request.run, Entry(broadcast.round, state, request.key, reply))
         else:
-            self._last = (request.key, request.counted), reply  # asked twice, it is not computed twice
+            self._last = (request.key, request.counted), reply  # a repeated request is not computed twice
         return reply
 
     # --- secure aggregation
 
     def _join_session(self, request: Request) -> bytes:
-        """Compute the reply now, and answer with an advert: what follows is quick, and nobody waits for it."""
+        """Compute the reply now and answer with an advert, so that the later stages are quick."""
         assert self.terms.identity is not None
         if self._member is not None and self._member.asked == request.hash():
-            return self._member.advert  # asked twice: the same session, the same keys
+            return self._member.advert  # a repeated request: the same session, the same keys
         reply, new = self._fixed_point_reply(request)
         try:
             self._member = SecAggMember(self.terms.identity, request, reply, new, OnceAmong(self.store, reply))
@@ -191,10 +192,10 @@ class Node:
         refused.log(what)
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
 
-    # --- what every request goes through
+    # --- steps that all requests share
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
-        """The new state and what leaves. A noised reply leaves through the ledger, which refuses, or repeats itself."""
+        """The new state and the reply. A noised reply is a release: the ledger records, repeats or refuses it."""
         broadcast, shard = request.broadcast, self._numbered(request)
         multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
         if multiplier is None:
@@ -211,20 +212,20 @@ class Node:
             content = self.ledger.release(f"{request.run}/{request.key}", multiplier, make)
         except OverBudgetError as error:
             raise RefusedError("over-budget", str(error)) from None
-        state = (done or [work(shard)])[0][0]  # noise drawn for a release that was made before goes nowhere
+        state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise
         return state, content
 
     def _entry(self, request: Request, kind: Kind) -> Entry:
         return self.store.get(request.run, kind, request.broadcast.settings.make_algorithm())
 
     def _stale(self, request: Request, pending: Entry) -> bool:
-        """Whether a request is older than what the server has said since: asked twice, the second came late."""
+        """Whether a newer request has overtaken this one, such as a repetition that arrived late."""
         committed, broadcast = self._entry(request, "committed").round, request.broadcast
         late = broadcast.task in STATEFUL_TASKS and broadcast.round <= max(committed, pending.round - 1)
         return request.counted < committed or late
 
     def _committed(self, request: Request, pending: Entry) -> Entry:
-        """The committed entry, once the server's word on what it counted is applied to the pending one."""
+        """The committed entry, after committing or rolling back the pending one as the request's `counted` says."""
         stateful = request.broadcast.task in STATEFUL_TASKS
         if self._stale(request, pending):
             asked = f"the request is for round {request.broadcast.round} and says that {request.counted} was counted"
@@ -249,7 +250,7 @@ class Node:
         return committed
 
     def _numbered(self, request: Request) -> Shard:
-        """The shard under the number that the server knows this node by: its start is drawn from that."""
+        """The shard under the number that the server gave this node; the number seeds its initial factors."""
         if self.shard.client != request.client:
             self.shard = self.shard.renumbered(request.client)
         return self.shard

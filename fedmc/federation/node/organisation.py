@@ -1,4 +1,4 @@
-"""An organisation's node folder, opened: keys, catalogue, ratings and state, each checked before anything is sent."""
+"""Open an organisation's node folder: check keys, catalogue, ratings and state before anything is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedmc.types import Array
 
 
 class Opened(NamedTuple):
-    """What a node needs; `ratings` names their content."""
+    """The content of a node folder; `ratings` is the hash of the ratings."""
 
     prepared: Prepared
     ratings: str
@@ -35,7 +35,7 @@ class Opened(NamedTuple):
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
-    """Check everything that can be wrong. Ratings that are not prepared are, once, in `shard`."""
+    """Check everything in the folder. Ratings that are not prepared yet are prepared once, into `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
     identity = None
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity
@@ -75,12 +75,12 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
 
 
 def ledger_of(config: NodeConfig) -> Ledger:
-    """What was released about these ratings, over all runs and restarts."""
+    """The ledger of all releases of these ratings, over all runs and restarts."""
     return Ledger(config.path("ledger.sqlite"), config.epsilon, config.delta)
 
 
 def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
-    """The node of an opened folder; at the end of a run it writes the organisation's model."""
+    """The node of an opened folder. At the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
     def on_finish(request: Request, U: Array) -> None:

@@ -1,7 +1,7 @@
-"""A node's part in one session of secure aggregation: its keys live here, in memory, for as long as the session.
+"""A node's part in one session of secure aggregation. Its session keys are kept in memory only.
 
-Asked the same twice, it sends the same bytes; asked anything else twice, or out of order, it refuses. A node that was
-killed has lost its session, and the server begins a new one.
+The node answers a repeated stage message with the same bytes. It refuses a second, different message for a stage, and
+stages out of order. A node that was killed has lost its session, and the server starts a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmc.types import Array
 
 
 class OnceAmong:
-    """Keeps the same reply out of sums over two different lists of members: subtracted, they would show it."""
+    """Keeps one reply out of sums over two different sets of survivors: their difference could reveal the reply."""
 
     def __init__(self, store: Store, reply: Array) -> None:
         self.store, self.name, self.empty = store, hashlib.sha256(reply.tobytes()).hexdigest(), not reply.any()
@@ -29,7 +29,7 @@ class OnceAmong:
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
         before = self.store.revealed(self.name)
         if before is not None and before != survivors:
-            raise DataError(f"the same reply was in a sum over {before}: beside one over {survivors} it would show")
+            raise DataError(f"the same reply was in a sum over {before}: a second sum over {survivors} could reveal it")
 
     def before_reveal(self, survivors: tuple[int, ...]) -> None:
         if not self.empty:
@@ -37,7 +37,7 @@ class OnceAmong:
 
 
 class SecAggMember:
-    """One session: the reply that is to be masked, and the answers given so far."""
+    """One session: the reply to mask, and the answers given so far."""
 
     def __init__(self, identity: Identity, request: Request, reply: Array, new: bool, once: OnceAmong) -> None:
         assert request.invitation is not None
@@ -47,11 +47,11 @@ class SecAggMember:
         self._member = Member(identity.number, identity.key, identity.pinned, session, identity.min_cohort, new)
         self._reply, self._once = reply.view(np.uint64), once
         self._survivors: tuple[int, ...] = ()
-        self._answered: dict[str, tuple[bytes, bytes]] = {}  # by stage: what was asked, what was answered
+        self._answered: dict[str, tuple[bytes, bytes]] = {}  # by stage: hash of the message, answer
         self.advert = self._encoded("advertise", messages.from_adverts([self._member.advertise()]))
 
     def answer(self, stage: Stage) -> bytes:
-        """The reply to a stage after the first; DataError or AbortedError where it is refused."""
+        """The answer to a stage after the first; DataError or AbortedError if it is refused."""
         asked = hashlib.sha256(encode_stage(stage)).digest()
         if stage.stage in self._answered:
             before, reply = self._answered[stage.stage]

@@ -1,7 +1,7 @@
-"""A node's state on disk, one SQLite file: what the server has counted (committed) and what it may have (pending).
+"""A node's state on disk, in one SQLite file: committed (the server counted it) and pending (it may have counted it).
 
-A contribution is written here, state and reply together in one transaction, before its reply leaves. So whatever dies
-and whenever, the node can say the same again, and knows by the server's word which of its two states is the true one.
+State and reply of a contribution are written in one transaction before the reply is sent. After a crash the node can
+resend the same reply, and the server's next request tells it whether to commit or roll back the pending state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedmc.errors import DataError, FedmcError
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
 from fedmc.training.aggregation import put_together, taken_apart
 
-WHOLE = "whole numbers"  # beside the fields of the state inside
+WHOLE = "whole numbers"  # array name of a fixed-point state's integers, beside the inner state's fields
 EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 FORMAT = 1
 SCHEMA = """
@@ -49,7 +49,7 @@ class BusyError(FedmcError):
 class Entry(NamedTuple):
     round: int
     state: State | None
-    key: str | None = None  # of the request that made it
+    key: str | None = None  # of the request that it answers
     reply: bytes | None = None
 
 
@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
 
 class Store:
-    """Opened by one process at a time; the folder is the organisation's own (0700)."""
+    """Only one process can open it at a time; only the organisation can read its folder (0700)."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -92,7 +92,7 @@ class Store:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("its pages do not hang together")
+                raise sqlite3.DatabaseError("its pages are inconsistent")
             self._database.executescript(SCHEMA)
             if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
                 self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
@@ -107,14 +107,14 @@ class Store:
             raise StoreError(f"{path} cannot be used: {error}; {cure}") from None
 
     def begun_with(self, run: str, ratings: str, settings: str) -> tuple[str, str]:
-        """The ratings and settings that a run began with here: these, if this is its first message."""
+        """The ratings and settings that the run began with at this node; its first message records them."""
         with self._errors():
             self._database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (run, ratings, settings))
             found = self._database.execute("SELECT ratings, settings FROM runs WHERE run = ?", (run,)).fetchone()
         return str(found[0]), str(found[1])
 
     def get(self, run: str, kind: Kind, algorithm: Algorithm) -> Entry:
-        """The committed or the pending entry of a run of this algorithm; NOTHING where there is none."""
+        """The committed or pending entry of a run of this algorithm; NOTHING if there is none."""
         with self._errors():
             row = self._database.execute(
                 "SELECT round, state, key, reply FROM states WHERE run = ? AND kind = ?", (run, kind)
@@ -128,12 +128,12 @@ class Store:
             raise StoreError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
     def hold(self, run: str, entry: Entry) -> None:
-        """Keep an entry as pending, in place of what was."""
+        """Store an entry as pending, in place of any earlier one."""
         with self._transaction():
             self._put(run, "pending", entry)
 
     def promote(self, run: str, state: State | None = None) -> None:
-        """The pending entry was counted: it is the committed one now, with this state if there is another."""
+        """Commit the pending entry, with `state` in place of its own if given."""
         with self._transaction():
             if state is not None:
                 self._database.execute(
@@ -146,12 +146,12 @@ class Store:
             )
 
     def drop(self, run: str) -> None:
-        """The pending entry was not counted: it never was."""
+        """Roll back: delete the pending entry, which the server did not count."""
         with self._transaction():
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
     def revealed(self, reply: str) -> tuple[int, ...] | None:
-        """The members of a sum that this reply (by its hash) was in and that may have been seen, in whatever run."""
+        """The survivors of the sum, of any run, that this reply (given by its hash) may have been revealed in."""
         with self._errors():
             row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (reply,)).fetchone()
         return None if row is None else tuple(int(member) for member in row[0].split())

@@ -1,4 +1,4 @@
-"""What asking nodes has in common, whether they reply directly or through a secure-aggregation session."""
+"""What direct replies and secure-aggregation sessions have in common: how the server asks nodes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ log = logging.getLogger("fedmc.server")
 
 
 class Asking:
-    """A run's nodes, what was counted of each, and who was left out."""
+    """A run's nodes, the last counted round of each, and the nodes that were left out."""
 
     def __init__(self, transport: Transport, run: str, members: Members) -> None:
         self.transport, self.run, self.members = transport, run, members
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []
-        self.received = 0  # bytes that were sent to nodes for the last question
+        self.received = 0  # bytes that nodes received for the last broadcast
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
         counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
@@ -45,7 +45,7 @@ class Asking:
         return "; ".join(f"{self.members.name(client)}: {why}" for client, why in latest.items())
 
     def stop_if_diverged(self, saying_so: int, asked: list[int], broadcast: Broadcast) -> None:
-        """One node that says so is left out; where half of them do, the numbers are to blame."""
+        """Raise Diverged if at least half of the nodes report it; fewer nodes are only left out."""
         if 2 * saying_so >= len(asked) and saying_so:
             cause = f"{saying_so} of {len(asked)} nodes have numbers that are not finite or too large"
             raise Diverged(broadcast.round, cause, "raise the penalties")

@@ -1,4 +1,4 @@
-"""The server's checkpoint on disk: written before the next round, so that a new process goes on to the same bits."""
+"""The server's checkpoint on disk, written before each round: a resumed run gives the same bits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SavedRun(NamedTuple):
     checkpoint: Checkpoint
     counted: dict[int, int]  # each node's last round that is in the sum
     catalogue: str
-    factors: Mapping[int, float] = NOTHING  # how much of each node's last update counted
+    factors: Mapping[int, float] = NOTHING  # the clipping factor of each node's last counted update
 
 
 def save(path: Path, found: SavedRun) -> None:
-    """The file appears whole or not at all."""
+    """Write a checkpoint atomically."""
     number, broadcast, server, start_objective = found.checkpoint
     arrays, header = encode(Request(found.run, 0, broadcast, -1, found.catalogue))
     arrays |= {"state_V": server.V} | ({} if server.S is None else {"S": np.asarray(server.S)})
@@ -43,7 +43,7 @@ def save(path: Path, found: SavedRun) -> None:
 
 
 def load(path: Path) -> SavedRun:
-    """Also reads what the version before wrote (format 1)."""
+    """Read a checkpoint, also one of the previous version (format 1)."""
     try:
         arrays, header = from_bytes(path.read_bytes())
         if header.get("format") not in (1, FORMAT):

@@ -1,4 +1,4 @@
-"""Replies that the server sees: each is checked against the schema before it is aggregated."""
+"""Replies that the server sees one by one: each is checked against the schema before it is aggregated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = ("float32", "float64", "int32", "int64")
 
 
 def ask_directly(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
-    """The aggregate of the nodes' replies, and who they are."""
+    """The aggregate of the nodes' replies; its `clients` are the nodes in it."""
     members = asking.members
     contents = {client: asking.encoded(client, broadcast) for client in asked}
     needed = len(asked) if broadcast.task == "start" else min(members.quorum, len(asked))
@@ -39,7 +39,7 @@ def ask_directly(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums
 
 
 def finish(asking: Asking, broadcast: Broadcast, clients: Sequence[int]) -> tuple[int, ...]:
-    """Give these nodes the last V; those that took it."""
+    """Send the final V to these nodes; returns those that confirmed it."""
     last = broadcast._replace(task="finish")
     contents = {client: asking.encoded(client, last) for client in clients}
     answers = asking.exchange(contents, max_bytes(last, asking.members.items), 0)
@@ -54,7 +54,7 @@ class Replies:
         self.asking, self.broadcast, self.diverged = asking, broadcast, 0
 
     def read(self, client: int, answer: bytes | None) -> Sums | None:
-        """A node's sums, or None and a line in the log."""
+        """A node's sums; None, and a line in the log, if the node is left out."""
         asking, broadcast = self.asking, self.broadcast
         if answer is None:
             asking.leave_out(client, broadcast, "no answer in time")
@@ -69,14 +69,14 @@ class Replies:
             if (reply.run, reply.client, reply.round, reply.task) != expected:
                 raise DataError(f"it is a reply to {reply[:4]}, expected {expected}")
             check(reply, broadcast, asking.members.items, client in asking.counted)
-        except Exception as error:  # whatever a stranger's bytes can bring about
+        except Exception as error:  # malformed bytes can raise anything
             asking.leave_out(client, broadcast, f"refused: {error}")
             return None
         return reply.sums
 
 
 def check(reply: Reply, broadcast: Broadcast, items: int, known: bool) -> None:
-    """Refuse an update that cannot be right: of other parts, of a wrong shape or type, not finite."""
+    """Refuse an update with wrong parts, shapes, types or newcomer count, or with numbers that are not finite."""
     assert reply.sums is not None
     schema, aggregation = schema_of(broadcast, items), aggregation_of(broadcast.settings.privacy)
     if reply.sums.parts.keys() != schema.keys():
@@ -111,6 +111,6 @@ def _check_rows(name: str, part: Sparse, shape: tuple[int, ...]) -> None:
     if (part.height, *part.values.shape[1:]) != shape or rows.ndim != 1 or len(rows) != len(part.values):
         raise DataError(f"{name} has shape {(part.height, *part.values.shape[1:])}, expected {shape}")
     if rows.dtype.kind not in "iu" or (len(rows) and (rows[0] < 0 or rows[-1] >= shape[0])):
-        raise DataError(f"{name} speaks of items that are not there")
+        raise DataError(f"{name} has rows for items that are not there")
     if (np.diff(rows.astype(np.int64)) <= 0).any():
         raise DataError(f"{name} names its items out of order, or twice")

@@ -1,7 +1,7 @@
 """The server's side of a federation: it asks nodes, checks what they send, and aggregates it.
 
-A node that does not answer in time, or sends what cannot be right, is left out of the round and welcome in the next;
-its state stays as it was, because the next request says what was counted. A round goes on with a quorum.
+A node that does not answer in time, or whose reply is refused, is left out of the round and may take part in the next.
+It rolls back its pending state, because the next request names its last counted round. A round needs only a quorum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedmc.training.aggregation import aggregation_of
 
 
 class FederatedEngine:
-    """What `training.rounds` needs of a transport, over nodes that may be late, lost, wrong or hostile."""
+    """The engine that `training.rounds` runs on, over nodes that may be late, lost, wrong or hostile."""
 
     def __init__(self, transport: Transport, run: str, members: Members) -> None:
         self.asking = Asking(transport, run, members)
@@ -47,7 +47,7 @@ class FederatedEngine:
 
     @property
     def factors(self) -> dict[int, float]:
-        """How much of that round's update counted, where updates are clipped."""
+        """The clipping factor of each node's last counted update."""
         return self.asking.factors
 
     @property
@@ -55,14 +55,14 @@ class FederatedEngine:
         return self.asking.absent
 
     def restore(self, counted: Mapping[int, int], factors: Mapping[int, float]) -> None:
-        """Continue where a checkpoint says the nodes stand."""
+        """Continue from a checkpoint's counted rounds and clipping factors."""
         self.asking.counted, self.asking.factors = dict(counted), dict(factors)
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
-        """The sum over the nodes that answered, and who they are."""
+        """The sum over the nodes that answered; its `clients` are these nodes."""
         asked, before = sorted(clients), (dict(self.counted), dict(self.factors))
         masked = aggregation_of(broadcast.settings.privacy).masked
-        ask = ask_securely if masked else ask_directly  # mode: masked replies take a session of several exchanges
+        ask = ask_securely if masked else ask_directly  # mode: masked replies need a session of several exchanges
         self.asking.received = 0
         total = ask(self.asking, broadcast, asked)
         assert total.clients is not None
@@ -72,9 +72,9 @@ class FederatedEngine:
         return replace(total, received=self.asking.received)
 
     def finish(self, broadcast: Broadcast, clients: Sequence[int]) -> tuple[int, ...]:
-        """Give these nodes the last V; those that took it."""
+        """Send the final V to these nodes; returns those that confirmed it."""
         return finish(self.asking, broadcast, clients)
 
     def rollback(self) -> None:
-        """The last round cannot be counted: the nodes will hear so."""
+        """Do not count the last round; the next requests tell the nodes to roll it back."""
         self.asking.counted, self.asking.factors = self._before

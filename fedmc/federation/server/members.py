@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 
 class Transport(Protocol):
-    """One method carries everything; tests have one in process."""
+    """Carries all messages through one method; tests use an in-process one."""
 
     def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
-        """Ask these nodes, `needed` of which must answer; the answers that came in time and are not too large."""
+        """The nodes' answers of at most `max_bytes`; waits for absent nodes only while fewer than `needed` answered."""
         ...
 
 

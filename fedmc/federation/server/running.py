@@ -1,6 +1,6 @@
-"""A training run of a federation as a folder at the server, and how it is conducted: begun, resumed, stopped, ended.
+"""A training run of a federation: its folder at the server, and how it is started, resumed, stopped and finished.
 
-plan.json       what the run is about; written once
+plan.json       the run's settings, organisations and items; written once
 server.npz      the checkpoint; written before each next round begins
 history.jsonl   a line a round
 run.log         who was left out of a round and why, and what else the server has to say
@@ -33,7 +33,7 @@ from fedmc.training.rounds import Checkpoint, Round, rounds
 
 
 class StoppedError(FedmcError):
-    """Somebody asked the run to stop."""
+    """A user asked the run to stop."""
 
 
 class RunPlan(NamedTuple):
@@ -45,7 +45,7 @@ class RunPlan(NamedTuple):
     items: int
     rounds: int
     measure_every: int
-    patience: float  # seconds that a round waits for those who are late
+    patience: float  # seconds that a round waits for late nodes
     quorum: int
     identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
 
@@ -79,7 +79,7 @@ class RunFolder:
         return found
 
     def say(self, **words: Any) -> None:
-        """Change the status."""
+        """Update fields of the status."""
         try:
             old = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -91,7 +91,7 @@ class RunFolder:
         self.say(absent=[one._asdict() | {"organisation": names[one.client]} for one in absent[-20:]])
 
     def on_look(self, online: set[int], waiting: set[int]) -> None:
-        """Heard from the transport, once a second: who is there, and who has yet to answer."""
+        """The transport calls this once a second with the nodes that are online and those that have yet to answer."""
         self.check_stop()
         names = self._names
         there, late = [names[k] for k in sorted(online)], [names[k] for k in sorted(waiting)]
@@ -122,7 +122,7 @@ class RunFolder:
             raise StoppedError("it was asked to stop")
 
     def locked(self) -> bool:
-        """Whether a process conducts this run."""
+        """Whether a process is conducting this run."""
         try:
             with self.lock(fcntl.LOCK_SH, 0):
                 return False
@@ -131,7 +131,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self, kind: int = fcntl.LOCK_EX, seconds: float = 2) -> Iterator[None]:
-        """Held inside; others that only look hold it for a moment too, so it is tried for a while."""
+        """Hold the run's lock. It retries for a while, since `locked` also takes the lock for a moment."""
         file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             until = time.monotonic() + seconds
@@ -149,7 +149,7 @@ class RunFolder:
 
 
 def conduct(folder: RunFolder, transport: Transport) -> None:
-    """The whole run, or the rest of it if there is a checkpoint; then every node gets the last V."""
+    """Conduct the whole run, or the rest of it if there is a checkpoint; then send the final V to every node."""
     plan = folder.plan()
     with folder.lock():
         if folder.status()["state"] == "diverged":
@@ -206,7 +206,7 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
 
 
 def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:
-    """A line of history for each round up to the last."""
+    """Write a line of history for each round up to the last."""
     with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
         for round in running:
             history.write(json.dumps(round.record()) + "\n")

@@ -1,7 +1,7 @@
-"""The server's way through a secure-aggregation session: five exchanges with the nodes, and in the end their sum.
+"""The server's side of a secure-aggregation session: five exchanges with the nodes, which yield their sum.
 
-Who does not answer, or answers what cannot be right, is a drop-out of the session; the sum is that of the nodes whose
-masked replies arrived. With too many drop-outs nothing is unmasked.
+A node that does not answer, or whose answer is refused, is a drop-out of the session. The sum is over the survivors,
+whose masked inputs arrived. With too many drop-outs nothing is unmasked.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fedmc.types import Array
 
 T = TypeVar("T")
 
-SESSIONS = 12  # tries at a round: a node that dies within a session takes its keys with it
-SMALL = 100_000  # bytes, and some for each member: of every message but the masked replies
+SESSIONS = 12  # tries per round: a node that dies within a session loses its session keys
+SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus some for each member
 
 
 def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
-    """The sum of the nodes' replies; a session in which too many were lost is begun anew, with new keys."""
+    """The sum of the nodes' replies; a session with too many drop-outs is repeated with new keys."""
     why = ""
     for _ in range(SESSIONS):
         try:
@@ -45,10 +45,11 @@ def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums
 
 
 class SecAggSession:
-    """One session; AbortedError where too few were left."""
+    """One session; AbortedError if too few members are left."""
 
     def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
-        # All at the start: a sum once seen is asked for among the same again, so that two cannot be subtracted.
+        # At the start all nodes must take part, so that a repeated session has the same members: sums over different
+        # members could be subtracted.
         everybody = broadcast.round == 0 or not asking.counted
         quorum = len(asked) if everybody else min(asking.members.quorum, len(asked))
         self.asking, self.broadcast, self.asked = asking, broadcast, asked
@@ -72,7 +73,7 @@ class SecAggSession:
             total = aggregator.unmask(revealed)
             schema = schema_of(self.broadcast, self.asking.members.items)
             return self._checked(decoded(total.view(np.int64), schema, self.sent), survivors)
-        except DataError as error:  # somebody lied, and one cannot say who
+        except DataError as error:  # a member lied, and the sum does not show which one
             raise AbortedError(str(error)) from None
 
     def _invite(self) -> dict[int, Advert]:
@@ -80,7 +81,7 @@ class SecAggSession:
         answers = self.asking.exchange(contents, SMALL, self.needed)
         found = self._valid("advertise", answers, self.asked, _one_advert, self._check_advert)
         self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
-        if len(found) < self.needed:  # asking again would not help: they were waited for
+        if len(found) < self.needed:  # a new session would not help: the wait for the others is over
             missing = self.asking.reasons(len(self.asked) - len(found))
             there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
             raise TooFewError(f"round {self.broadcast.round}: {there} ({missing})")
@@ -98,7 +99,7 @@ class SecAggSession:
         read: Callable[[int, Arrays], T],
         check: Callable[[int, T], None],
     ) -> dict[int, T]:
-        """One stage: ask these members, and keep the answers that are right."""
+        """One stage: ask these members, and keep the valid answers."""
         token = self.invitation.token
         contents = {k: encode_stage(Stage(token, k, stage, part)) for k, part in arrays.items()}
         masked = 8 * self.aggregator.session.length if stage == "mask" else 0
@@ -123,7 +124,7 @@ class SecAggSession:
                 value = read(member, self._arrays(stage, member, answers[member]))
                 check(member, value)
                 found[member] = value
-            except Exception as error:  # whatever a stranger's bytes can bring about
+            except Exception as error:  # malformed bytes can raise anything
                 self.asking.leave_out(member, self.broadcast, f"{stage}: {error}")
         return found
 

@@ -1,10 +1,10 @@
-"""Who is who in secure aggregation: each organisation's own signing key, and the list of all public ones.
+"""Identities in secure aggregation: each organisation's own signing key, and the list of all public keys.
 
-identity.key      the organisation's secret; nobody else ever needs it
-identities.json   names and public keys, in the order of the numbers that the server knows them by; the same everywhere
+identity.key      the organisation's secret key; nobody else ever needs it
+identities.json   names and public keys, in the order of the nodes' numbers; the same file everywhere
 
-The list is what hides an organisation: whoever could put keys of its own into it could sit on every other seat. So it
-is agreed on out of band, and each organisation can make its own key (`fedmc node identity --renew`).
+Secure aggregation is only as strong as the list: whoever could add keys to it could pose as all the other members. So
+the list is agreed on out of band, and each organisation can make its own key (`fedmc node identity --renew`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEY, LIST = "identity.key", "identities.json"
 
 
 class Identity(NamedTuple):
-    """Who a node is among whom: its key, everybody's public keys by their numbers, and how many it wants to be."""
+    """A node's number and signing key, all members' public keys by number, and the smallest cohort it accepts."""
 
     number: int
     key: Ed25519PrivateKey
@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
 
 def make(folder: Path) -> str:
-    """A new key in this folder, in place of one that is there; its public half in hex."""
+    """Write a new key to this folder, replacing an existing one; returns its public half in hex."""
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -81,7 +81,7 @@ def load_key(folder: Path) -> Ed25519PrivateKey:
 
 
 def identity_of(folder: Path, organisation: str, min_cohort: int) -> Identity:
-    """This organisation's, checked against the list."""
+    """This organisation's identity, checked against the list."""
     key, found = load_key(folder), load(folder / LIST)
     names = [name for name, _ in found]
     if organisation not in names:
@@ -93,7 +93,7 @@ def identity_of(folder: Path, organisation: str, min_cohort: int) -> Identity:
 
 
 def pin(path: Path, organisation: str, public: str) -> None:
-    """Put an organisation's key into a list."""
+    """Replace an organisation's public key in the list."""
     found = load(path)
     names = [name for name, _ in found]
     if organisation not in names:

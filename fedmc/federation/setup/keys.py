@@ -1,6 +1,6 @@
 """Certificates and keys of a federation: an authority, the server's certificate, and a key pair for each node.
 
-Private files are born with mode 0600. Node keys are ECDSA keys in OpenSSH's format, which is what Flower reads.
+Private files are created with mode 0600. Node keys are ECDSA keys in OpenSSH's format, which Flower requires.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Authority(NamedTuple):
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A new file that nobody else could ever read; one that is there already is not touched."""
+    """Write a new file that only its owner can read; an existing file is an error."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
@@ -75,7 +75,7 @@ def make_node_keys() -> tuple[bytes, bytes]:
 
 
 def load_private(path: Path, cure: str) -> Any:
-    """A private key in OpenSSH's format; a file that others can read is refused."""
+    """Load a private key in OpenSSH's format; refuse a file that others can read."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0
     if mode & 0o077:
         raise DataError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
@@ -96,7 +96,7 @@ def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticC
 
 
 def check_host(host: str) -> str:
-    """A name or an address that a certificate can be made for."""
+    """Refuse what is not a host name or address."""
     letters = host.replace("-", "").replace(".", "").replace(":", "")
     if not host or not letters.isascii() or not letters.isalnum():
         raise InputError(f"{host!r} is not the name or address of a machine")
@@ -114,7 +114,7 @@ def _builder(
     made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     made = made.serial_number(x509.random_serial_number())
     made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    # A clock that is a little behind still takes it; with `days` below 0 it has expired, which tests need.
+    # Valid since yesterday, so that a slow clock accepts it; negative `days` make an expired one, which tests need.
     early = now - datetime.timedelta(days=max(1, 1 - days), hours=1)
     return made.not_valid_before(early).not_valid_after(now + datetime.timedelta(days=days))
 
@@ -131,7 +131,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def check_certificate(path: Path) -> str | None:
-    """A word if it runs out soon; an error if it has, or is none."""
+    """A warning if the certificate expires within 30 days, else None; DataError if it has expired or is damaged."""
     try:
         ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:

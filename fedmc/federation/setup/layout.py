@@ -1,8 +1,8 @@
-"""The folders of a federation: who holds which file, and what their config.toml say.
+"""The folders of a federation and their config.toml files.
 
-DIR/authority/     the authority's secret key: to be kept off-line
-DIR/server/        for the machine that runs the server; nothing of a node but its public key
-DIR/NAME/          one for each organisation, to be handed over
+DIR/authority/     the authority's secret key, to be kept offline
+DIR/server/        for the machine that runs the server; of a node it holds only the public keys
+DIR/NAME/          one per organisation, to be handed over to it
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
 RESERVED = ("server", "authority")
-AUTHORITY_DAYS = 20 * 365  # it outlives the server's certificates, which are renewed
+AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class NodeConfig:
     unknown_items: UnknownItems = "refuse"
     test: str | None = None
     seed: int = 0
-    accept: tuple[str, ...] = ("secagg",)  # kinds of privacy that the organisation agreed to
-    min_cohort: int = 10  # the fewest that it wants to be hidden among
-    epsilon: float = 0.0  # with dp: what may be spent on its users, over all runs; 0: nothing
+    accept: tuple[str, ...] = ("secagg",)  # privacy modes that the organisation agreed to
+    min_cohort: int = 10  # the smallest cohort that it accepts
+    epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
 
     def path(self, name: str) -> Path:
@@ -75,7 +75,7 @@ class NodeConfig:
 
 
 class Address(NamedTuple):
-    """Where a server is found, and where it listens."""
+    """The address under which nodes find a server, and the one it listens on."""
 
     host: str  # what nodes call it
     port: int = 8000
@@ -92,9 +92,9 @@ def init(
     items: Path | None = None,
     accept: Sequence[str] | None = None,
 ) -> None:
-    """Make all folders; the catalogue of items goes into each if there is one already.
+    """Make all folders, and copy the catalogue into each if `items` names one.
 
-    Nodes take part in runs of the kinds of privacy that they `accept`: secure aggregation, where there are enough.
+    Nodes take part only in runs of a privacy mode that they `accept`; the default depends on how many nodes there are.
     """
     names = check_names(organisations)
     agreed = check_accepted(accept if accept is not None else [default_for(len(names))])
@@ -131,7 +131,7 @@ def init(
 
 
 def write_certificate(server: Path, authority: keys.Authority, hosts: list[str], days: int) -> None:
-    """The server's certificate and key, and the authority's certificate."""
+    """Write the server's certificate and key, and the authority's certificate."""
     key, certificate = keys.make_server_certificate(authority, hosts, days)
     for name in ("server.key", "server.pem"):
         (server / name).unlink(missing_ok=True)

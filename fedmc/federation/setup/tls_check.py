@@ -1,4 +1,4 @@
-"""Whether a server can be reached and is who it should be, in words that say what is wrong and what mends it."""
+"""Check that a server can be reached and is the federation's; the error names the cause and the cure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fedmc.errors import FedmcError
 
 
 class UnreachableError(FedmcError):
-    """Nobody answers, for now."""
+    """No server answers; retry later."""
 
 
 class UntrustedError(FedmcError):
-    """Somebody answers who is not the federation's server."""
+    """The machine that answers is not the federation's server."""
 
 
 def split(address: str) -> tuple[str, int]:
@@ -24,7 +24,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def check(address: str, ca: Path, seconds: float = 10) -> None:
-    """Shake hands with the server as the federation's authority vouches for it, and leave."""
+    """Do a TLS handshake with the server, trusting only the federation's authority, and close the connection."""
     host, port = split(address)
     context = ssl.create_default_context(cafile=str(ca))
     try:
@@ -32,7 +32,7 @@ def check(address: str, ca: Path, seconds: float = 10) -> None:
             return
     except ssl.SSLCertVerificationError as error:
         raise UntrustedError(f"{address} is not trusted: {_why(error, host, ca)}") from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a forwarder whose server is away accepts and hangs up
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a forwarder whose server is down accepts and closes
         raise UnreachableError(f"{address} hangs up") from None
     except ssl.SSLError as error:
         raise UntrustedError(f"{address} does not speak TLS as a fedmc server does: {error.reason or error}") from None

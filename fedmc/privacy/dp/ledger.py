@@ -1,8 +1,8 @@
-"""What an organisation has released about its ratings, in one SQLite file, and the bound that it set itself.
+"""The ledger of an organisation's releases under differential privacy, in one SQLite file, and its budget.
 
-Every release is written here, with its noise multiplier and its bytes, and is on the disk before it leaves. The one
-that would go over (epsilon, delta) is refused, whoever asks, in whatever run, after whatever crash. Asked again for a
-release that was made (the same key), it gives the same bytes, which costs nothing; a new draw of noise is a new one.
+Every release is written to disk, with its noise multiplier and its bytes, before it is sent. A release that would
+exceed (epsilon, delta) is refused, in any run and also after a crash. A repeated request (the same key) gets the bytes
+of the first release, which costs nothing; a new draw of noise would be a new release.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from fedmc.errors import DataError, FedmcError, require
 from fedmc.privacy.dp.mechanism import spent
 
-SLACK = 1e-9  # of epsilon, for the last digit of a plan that spends all of it
+SLACK = 1e-9  # relative, for rounding in a plan that spends all of epsilon
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS releases (
     number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, multiplier REAL NOT NULL, content BLOB NOT NULL
@@ -26,11 +26,11 @@ CREATE TABLE IF NOT EXISTS releases (
 
 
 class OverBudgetError(FedmcError):
-    """A release would go over the organisation's own bound; it was not made."""
+    """A release would exceed the organisation's budget; it was not made."""
 
 
 class Ledger:
-    """One for each table of ratings, for all runs on it; several processes may have it open."""
+    """One ledger per table of ratings, for all runs on it; several processes may open it."""
 
     def __init__(self, path: str | Path, epsilon: float, delta: float) -> None:
         require(epsilon > 0, f"epsilon must be above 0, got {epsilon}")
@@ -39,7 +39,7 @@ class Ledger:
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             self._file = sqlite3.connect(self.path, isolation_level=None, timeout=60)
-            self._file.execute("PRAGMA synchronous = EXTRA")  # on the disk, and its journal gone, before it returns
+            self._file.execute("PRAGMA synchronous = EXTRA")  # COMMIT returns once it is on disk, journal deleted
             self._file.executescript(SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"cannot open the ledger {path}: {error}") from None
@@ -51,7 +51,7 @@ class Ledger:
         self._file.close()
 
     def release(self, key: str, multiplier: float, make: Callable[[], bytes]) -> bytes:
-        """The bytes that may leave: those of this key's release, or new ones that `make` gives, if there is budget."""
+        """The bytes to send: those of this key's earlier release, or new ones from `make` if the budget allows."""
         with self._alone():
             found = self._file.execute("SELECT content FROM releases WHERE key = ?", (key,)).fetchone()
             if found is not None:
@@ -80,7 +80,7 @@ class Ledger:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """All of it or nothing, and no other process in between."""
+        """An exclusive transaction: all or nothing, and no other process in between."""
         try:
             self._file.execute("BEGIN IMMEDIATE")
             try:

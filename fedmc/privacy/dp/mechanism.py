@@ -1,11 +1,11 @@
-"""Gaussian noise for sums over users: how much of it, where it comes from, and what several releases add up to.
+"""The Gaussian mechanism for sums over users: calibration, sampling and composition.
 
-A release is a sum over users in which each one's part has norm 1 at most, and Gaussian noise of the same size on every
-number. Adding or taking away one user, with all its ratings, moves it by 1 at most: that is the neighbourhood that
-epsilon speaks of. Releases whose noise is s_1, s_2, ... compose to one whose noise is (sum s_i^-2)^-1/2, exactly.
+A release is a sum over users, each with a part of norm at most 1, plus Gaussian noise of the same size on every
+number. Adding or removing one user with all its ratings changes the sum by at most 1 (user-level neighbours, to which
+epsilon refers). Releases with noise s_1, s_2, ... compose exactly to one with noise (sum s_i^-2)^-1/2.
 
-Values and noise are whole steps of 2^-28, each rounded by itself and then added as integers, so that the digits of a
-sum say nothing about which of the two it came from.
+Values and noise are rounded separately to whole steps of 2^-28 and then added as integers, so that the low-order digits
+of a release reveal nothing about the values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.fixed import from_fixed
 from fedmc.types import Array
 
-BITS = 28  # of a step, as in `words`
-TINY = 1e-9  # a norm below which a part is left as small as it is
+BITS = 28  # a step is 2^-28, as with SUM_BITS in `algorithms.messages`
+TINY = 1e-9  # parts of a smaller norm are not scaled up to norm 1
 
 
 def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
-    """The noise multiplier of each of so many releases, all alike, that together cost (epsilon, delta)."""
+    """The noise multiplier of each of `releases` equal releases that together cost (epsilon, delta)."""
     check_budget(epsilon, delta)
     require(releases >= 1, f"the number of releases must be at least 1, got {releases}")
     if math.isinf(epsilon):
@@ -35,7 +35,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
 
 
 def spent(multipliers: Iterable[float], delta: float) -> float:
-    """The epsilon that releases with these noise multipliers cost together."""
+    """The epsilon of the composition of releases with these noise multipliers."""
     check_budget(1.0, delta)
     used = list(multipliers)
     require(all(one >= 0 for one in used), lambda: f"a noise multiplier must be at least 0, got {min(used)}")
@@ -53,20 +53,20 @@ def shares(epsilon: float, delta: float, weights: Sequence[float]) -> list[float
 
 
 def shrink(norms: Array) -> Array:
-    """What each user's part is multiplied with to have norm 1; 0 where the norm is not a number."""
+    """The factor that scales each user's part to norm 1; 0 if the norm is not finite."""
     good = np.isfinite(norms)
     return np.where(good, 1 / np.maximum(np.where(good, norms, 1.0), TINY), 0.0)
 
 
 def noised(values: Array, multiplier: float) -> Array:
-    """The values and noise, both in whole steps; whoever is one user away differs by 1 and the rounding at most."""
+    """Values plus noise, both in whole steps. The noise is enlarged slightly to cover the rounding of the values."""
     steps = np.rint(np.asarray(values, np.float64) * 2.0**BITS).astype(np.int64)
     std = multiplier * (1 + (math.sqrt(values.size) + 1) * 2.0**-BITS)
     return from_fixed(steps + gaussian_steps(values.shape, std), BITS)
 
 
 def gaussian_steps(shape: tuple[int, ...], std: float) -> Array:
-    """Gaussian noise in whole steps, from the system's own randomness and no other."""
+    """Gaussian noise in whole steps, drawn from the operating system's random source only."""
     count = math.prod(shape)
     half = (count + 1) // 2
     drawn = np.frombuffer(os.urandom(16 * half), np.uint64)

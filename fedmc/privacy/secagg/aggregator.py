@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Aggregator:
-    """The server's part in one round. What it is sent by whom is the transport's word; all else is checked."""
+    """The server's part in one round. It trusts the transport on who sent a message, and checks everything else."""
 
     def __init__(self, session: Session, pinned: Mapping[int, Ed25519PublicKey]) -> None:
         self.session, self.pinned = session, pinned
@@ -27,7 +27,7 @@ class Aggregator:
         self.hidden: dict[int, Array] = {}
 
     def take_adverts(self, adverts: Mapping[int, Advert]) -> list[Advert]:
-        """The list that everybody gets."""
+        """Accept the adverts; returns the list that every member gets."""
         for member, advert in adverts.items():
             self.check_advert(member, advert)
         self.adverts = dict(sorted(self._enough(adverts, "advertised").items()))
@@ -40,10 +40,10 @@ class Aggregator:
         if advert.seal_key == advert.mask_key:
             raise DataError(f"member {member} advertises one key for two uses")
         for key in (advert.seal_key, advert.mask_key):
-            crypto.agree(crypto.new_pair()[0], key, b"")  # one that nobody can agree with would stop all others
+            crypto.agree(crypto.new_pair()[0], key, b"")  # an invalid key would make all peers fail
 
     def take_sealed(self, sealed: Mapping[int, dict[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """By receiver, what each sender sealed for it."""
+        """Accept the sealed shares; returns them by receiver and sender."""
         for member, shares in sealed.items():
             self.check_sealed(member, shares)
         self.sealed = dict(self._enough(sealed, "shared"))
@@ -57,17 +57,17 @@ class Aggregator:
             raise DataError(f"member {member} did not share with everybody who advertised")
 
     def take_hidden(self, hidden: Mapping[int, Array]) -> tuple[int, ...]:
-        """The survivors."""
+        """Accept the masked inputs; returns the survivors."""
         for member, words in hidden.items():
             self.check_hidden(member, words)
-        self.hidden = dict(self._enough(hidden, "sent words"))
+        self.hidden = dict(self._enough(hidden, "sent a masked input"))
         return tuple(sorted(self.hidden))
 
     def check_hidden(self, member: int, words: Array) -> None:
         if member not in self.sealed:
-            raise DataError(f"words of {member}, who did not share")
+            raise DataError(f"a masked input of {member}, who did not share")
         if words.shape != (self.session.length,) or words.dtype != self.session.dtype:
-            raise DataError(f"words of {member} have shape {words.shape} and type {words.dtype}")
+            raise DataError(f"the masked input of {member} has shape {words.shape} and type {words.dtype}")
 
     def take_signatures(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         for member, signature in signatures.items():
@@ -76,7 +76,7 @@ class Aggregator:
 
     def check_signature(self, member: int, signature: bytes) -> None:
         if member not in self.hidden:
-            raise DataError(f"a confirmation of {member}, who sent no words")
+            raise DataError(f"a confirmation of {member}, who sent no masked input")
         crypto.check(self.pinned[member], signature, confirmed(self.session, tuple(sorted(self.hidden))))
 
     def check_revealed(self, member: int, revealed: Revealed) -> None:
@@ -86,7 +86,7 @@ class Aggregator:
             raise DataError(f"member {member} did not reveal what it should, and no more")
 
     def unmask(self, revealed: Mapping[int, Revealed]) -> Array:
-        """The sum of the survivors' words."""
+        """The sum of the survivors' inputs."""
         self._enough(revealed, "revealed")
         session, survivors = self.session, sorted(self.hidden)
         lost = sorted(set(self.sealed) - set(survivors))
@@ -102,7 +102,7 @@ class Aggregator:
             private = self._secret(revealed, member, False)
             if crypto.public_of(private) != self.adverts[member].mask_key:
                 raise DataError(f"the shares of {member}'s key do not give its key")
-            # Each survivor added the opposite of what the lost one would have.
+            # The lost member's pairwise masks cancel those that the survivors added.
             masks += [pair(private, member, peer, self.adverts[peer].mask_key, session) for peer in survivors]
         return crypto.add_masks(total, masks)
 

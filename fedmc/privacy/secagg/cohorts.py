@@ -1,7 +1,7 @@
-"""Who takes part in a round of secure aggregation: enough to hide among, and newcomers among as many newcomers.
+"""The cohort of a round of secure aggregation: at least `least` clients, and no newcomers or at least `least` of them.
 
-What a newcomer adds is all of its contribution, beside which the changes of those who are in are small: alone it would
-stand out in the sum. So newcomers wait for each other, and a few that would be left over are taken along.
+A newcomer adds its whole contribution, while the other clients add small changes: a single newcomer would stand out in
+the sum. So newcomers wait for each other, and if too few would remain for a later round, they are admitted as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Set
 
 
 def cohort(drawn: Iterable[int], joined: Set[int], clients: int, least: int, number: int) -> tuple[int, ...]:
-    """The drawn clients, made up to at least `least` of them in round `number`; () where that cannot be had."""
+    """The drawn clients of round `number`, filled up to at least `least` clients; () if that is impossible."""
     chosen = set(drawn)
     newcomers = admitted(chosen - joined, set(range(clients)) - joined, least)
     taking_part = (chosen & joined) | newcomers
@@ -21,7 +21,7 @@ def cohort(drawn: Iterable[int], joined: Set[int], clients: int, least: int, num
 
 
 def admitted(drawn: Set[int], waiting: Set[int], least: int) -> set[int]:
-    """At least `least` of the waiting ones, those drawn first; or nobody."""
+    """At least `least` of the waiting newcomers, including all that were drawn; or none."""
     if not drawn or len(waiting) < least:
         return set()
     rest = sorted(waiting - drawn)

@@ -1,6 +1,6 @@
-"""Keys, masks and sealed shares: thin uses of the `cryptography` package, and Shamir's sharing of a secret.
+"""Keys, masks and sealed shares: thin wrappers of the `cryptography` package, and Shamir's secret sharing.
 
-Every key is derived for one use: `info` names the run, the round, the cohort, the pair and what the key is for.
+Every key is derived for one use: `info` names the session (run, round, cohort), the pair, and the purpose of the key.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedmc.errors import DataError
 from fedmc.types import Array
 
-PRIME = 2**521 - 1  # of the field that secrets of 32 bytes are shared in
-SHARE = 66  # bytes of a number in it
+PRIME = 2**521 - 1  # of the field in which secrets of 32 bytes are shared
+SHARE = 66  # bytes of an element of the field
 SECRET = 32
-PIECE = 1 << 15  # words
+PIECE = 1 << 15  # integers
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
@@ -33,11 +33,11 @@ def derive(secret: bytes, info: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, info: bytes) -> bytes:
-    """The key that two hold who have each other's public keys."""
+    """The key that two members derive from their own private and the other's public key."""
     try:
         shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise DataError("a public key is none") from None
+        raise DataError("a public key is not valid") from None
     return derive(shared, info)
 
 
@@ -52,7 +52,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def mask(key: bytes, length: int, dtype: Any) -> Array:
-    """Words that nobody without the key can tell from random ones: AES-256 in counter mode. A key makes one mask."""
+    """Pseudo-random integers from AES-256 in counter mode. A key makes one mask."""
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(length * np.dtype(dtype).itemsize)), dtype)
 
@@ -73,7 +73,7 @@ def add_masks(words: Array, keys: Sequence[tuple[bytes, int]]) -> Array:
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
-    """Encrypt and vouch for; the key is used once, so that the nonce may be constant."""
+    """Authenticated encryption; each key is used once, so the nonce may be constant."""
     return AESGCM(key).encrypt(bytes(12), content, about)
 
 
@@ -96,7 +96,7 @@ def check(identity: Ed25519PublicKey, signature: bytes, content: bytes) -> None:
 
 
 def share(secret: bytes, holders: list[int], threshold: int) -> dict[int, bytes]:
-    """A share for each holder (numbers from 0 on): any `threshold` of them give the secret, fewer give nothing."""
+    """A share for each holder (numbered from 0): any `threshold` of them give the secret, fewer reveal nothing."""
     line = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     return {holder: _at(line, holder + 1).to_bytes(SHARE) for holder in holders}
 
@@ -109,7 +109,7 @@ def _at(line: list[int], x: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of at least as many shares as the threshold."""
+    """The secret, from at least `threshold` shares."""
     points = {holder + 1: int.from_bytes(value) for holder, value in shares.items()}
     secret = 0
     for x, y in points.items():

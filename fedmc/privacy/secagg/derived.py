@@ -1,4 +1,4 @@
-"""Keys that are derived for one session, and what members sign and commit to in it."""
+"""Keys that are derived for one session, and the contents that members sign and commit to."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fedmc.privacy.secagg.session import Session
 
 
 def self_key(b: bytes, session: Session) -> bytes:
-    """Of the mask that hides a member's words even if all its pairs are known."""
+    """The key of a member's own mask, which hides its input even if all its pairwise masks are known."""
     return crypto.derive(b, serialise("self", session.label))
 
 
 def pair(private: bytes, own: int, peer: int, public: bytes, session: Session) -> tuple[bytes, int]:
-    """The key of a pair's mask, and its sign: plus at the smaller number, minus at the larger, so that it goes out."""
+    """The key and sign of a pairwise mask: plus for the smaller number, minus for the larger, so that it cancels."""
     low, high = sorted((own, peer))
     key = crypto.agree(private, public, serialise("mask", session.label, low, high))
     return key, 1 if own == low else -1

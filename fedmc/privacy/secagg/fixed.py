@@ -1,7 +1,7 @@
-"""Numbers as integers in steps of 2^-bits: sums are exact in any order, and masks hide them.
+"""Fixed-point encoding: numbers as integers in steps of 2^-bits, whose sums are exact in any order and can be masked.
 
-A client keeps what it last sent as integers and sends the difference of two such: the error of the sum stays below
-half a step a client for ever.
+A client keeps its last contribution as integers and sends the difference of two of them. So the error of the sum stays
+within half a step per client, over any number of rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedmc.types import Array
 
 
 def to_fixed(values: Array, bits: int, limit: float) -> Array:
-    """The nearest whole numbers of steps, as int64; a number beyond the limit is refused, never wrapped."""
+    """Round to whole steps, as int64; a number beyond the limit is refused, never wrapped."""
     largest = float(np.abs(values).max(initial=0.0))
     if not largest <= limit:
         raise InputError(f"a number of size {largest:.3g} is beyond what secure sums carry here ({limit:.3g})")
@@ -21,10 +21,10 @@ def to_fixed(values: Array, bits: int, limit: float) -> Array:
 
 
 def from_fixed(words: Array, bits: int) -> Array:
-    """Back again, from a sum of them."""
+    """Inverse of `to_fixed`; also decodes sums."""
     return words.astype(np.float64) * 2.0**-bits
 
 
 def limit_of(clients: int, bits: int, size: int = 64) -> float:
-    """How large a number may be, so that the sum of so many clients' differences fits words of this size."""
+    """The largest absolute value for which the sum of all clients' differences fits integers of `size` bits."""
     return 2.0 ** (size - 2 - bits) / max(clients, 1)

@@ -59,7 +59,7 @@ class Member:
         return self._advert
 
     def share(self, adverts: list[Advert]) -> dict[int, bytes]:
-        """Sealed shares by the member they are for."""
+        """Sealed shares, by receiver."""
         self._enter(1)
         session = self.session
         peers = {advert.member: advert for advert in adverts}
@@ -90,13 +90,13 @@ class Member:
         }
 
     def mask(self, sealed: Mapping[int, bytes], words: Array) -> Array:
-        """This member's words, hidden; `sealed` holds the others' shares for it."""
+        """This member's masked input; `sealed` holds the other members' shares for it."""
         self._enter(2)
         session = self.session
         if words.shape != (session.length,) or words.dtype != session.dtype:
-            raise DataError(f"expected {session.length} words of {session.bits} bits, got {words.shape} {words.dtype}")
+            raise DataError(f"expected {session.length} values of {session.bits} bits, got {words.shape} {words.dtype}")
         if not set(sealed) <= set(self._peers) - {self.number}:
-            raise DataError("shares came of a member that did not advertise")
+            raise DataError("shares came from a member that did not advertise")
         if len(sealed) + 1 < session.threshold:
             raise AbortedError(f"{len(sealed) + 1} members shared, {session.threshold} must")
         for peer, content in sealed.items():
@@ -107,7 +107,7 @@ class Member:
         return crypto.add_masks(words, masks)
 
     def confirm(self, survivors: tuple[int, ...]) -> bytes:
-        """A signature under the list of members whose words arrived."""
+        """Sign the list of survivors, the members whose masked input arrived."""
         self._enter(3)
         listed = tuple(sorted(survivors))
         if len(set(listed)) != len(listed) or not set(listed) <= set(self._held) or self.number not in listed:
@@ -119,7 +119,7 @@ class Member:
         return crypto.sign(self.identity, confirmed(self.session, listed))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> Revealed:
-        """What the aggregator needs to unmask the survivors' sum, once a threshold of them agree who they are."""
+        """The shares that unmask the survivors' sum; revealed once a threshold of survivors signed the same list."""
         self._enter(4)
         if not set(signatures) <= set(self._survivors) or len(signatures) < self.session.threshold:
             raise AbortedError(f"{len(signatures)} members confirmed, {self.session.threshold} of the survivors must")
@@ -132,7 +132,7 @@ class Member:
         return Revealed(self.number, of_survivors, of_lost)
 
     def _hidden_among(self, adverts: list[Advert]) -> None:
-        """A newcomer adds far more than others, and hides among newcomers only."""
+        """Abort if this is a newcomer among too few newcomers: its contribution is far larger than others' changes."""
         newcomers = sum(advert.new for advert in adverts)
         if newcomers < self._min_newcomers:
             raise AbortedError(f"{newcomers} newcomers are too few to hide among: {self._min_newcomers} must be")

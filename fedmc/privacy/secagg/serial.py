@@ -1,4 +1,4 @@
-"""An explicit serialisation for hashes, keys and signatures: every value with its type and length, none ambiguous."""
+"""An unambiguous serialisation for hashes, keys and signatures: every value carries its type and length."""
 
 from __future__ import annotations
 

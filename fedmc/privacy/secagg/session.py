@@ -1,16 +1,17 @@
-"""Secure aggregation after Bonawitz et al. (2017): the aggregator learns the sum of the members' words, and no more.
+"""Secure aggregation after Bonawitz et al. (2017): the aggregator learns only the sum of the members' inputs.
 
-A round has four stages. In each the aggregator waits for messages, goes on with those that came if they are at least
-`threshold` many, and else gives up with nothing unmasked.
+A round has five stages. In each the aggregator waits for the members' messages. It continues if at least `threshold`
+of them arrived; otherwise it aborts, and nothing is unmasked.
 
     advertise   fresh public keys, signed by a pinned identity
-    share       of a fresh secret b and of the private key of the masks, a share for every member, sealed for it
-    mask        words + PRG(b) + sum over peers of +-PRG(key of the pair), modulo 2^32 or 2^64
-    reveal      for who sent words: shares of b; for who did not: shares of its mask key; never both for one member
+    share       shares of a fresh secret b and of the private mask key, one for every member, sealed for it
+    mask        input + PRG(b) + sum over peers of +-PRG(key of the pair), modulo 2^32 or 2^64
+    confirm     a signature on the list of survivors, the members whose masked input arrived
+    reveal      for a survivor: shares of b; for a drop-out: shares of its mask key; never both for one member
 
-Before it reveals, a member wants to see that a threshold of members signed the same list of survivors, so that no
-aggregator can tell different members different lists. Members hold keys for one round only; asked a second time for a
-stage, or out of order, they refuse.
+A member reveals only after it has seen that a threshold of members signed the same list of survivors, so that an
+aggregator cannot show different lists to different members. Members hold keys for one round only, and refuse a stage
+that is repeated or out of order.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class AbortedError(FedmcError):
 
 
 class Session(NamedTuple):
-    """What a round of secure aggregation is about; part of every signature, key and seal."""
+    """The parameters of a round of secure aggregation; every signature, key and seal depends on them."""
 
     run: str
     round: int
     cohort: tuple[int, ...]
     threshold: int
-    length: int  # words
-    bits: int = 64  # of a word
+    length: int  # integers of an input
+    bits: int = 64  # of an integer
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
@@ -47,7 +48,7 @@ class Session(NamedTuple):
 
 
 def threshold_of(members: int) -> int:
-    """More than two thirds: no two lists of survivors can each have so many signatures unless a third signed both."""
+    """More than two thirds: two lists of survivors can reach this number only if over a third of members sign both."""
     return 2 * members // 3 + 1
 
 
@@ -56,8 +57,8 @@ class Advert(NamedTuple):
     seal_key: bytes
     mask_key: bytes
     signature: bytes
-    new: bool = False  # it adds all of its contribution, not a change
-    commitment: bytes = b""  # the hash of b, by which what is revealed of it is checked
+    new: bool = False  # a newcomer: it adds its whole contribution, not a change
+    commitment: bytes = b""  # the hash of b, to check the revealed b against
 
     def content(self, session: Session) -> bytes:
         keys = self.seal_key, self.mask_key, self.commitment
