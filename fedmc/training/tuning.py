@@ -136,7 +136,8 @@ def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int
         running = rounds(LocalEngine(shards), settings, measure_every=number, last=number)
         for round in until(running, Stop(number)):
             sent += round.bytes_up
-            rmse = round.diagnostics.validation_rmse or rmse
+            found = round.diagnostics.validation_rmse
+            rmse = rmse if found is None else found
     except Diverged:
         rmse = math.inf
     return Trial(settings.rank, weight, number, rmse, sent, time.perf_counter() - began)
