@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part
-from fedmc.algorithms.state import State
+from fedmc.algorithms.protocol import Algorithm
+from fedmc.algorithms.state import LocalState, State
 from fedmc.algorithms.users import by_user, start_users
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
@@ -21,9 +22,14 @@ from fedmc.problem.penalties import Penalty, coefficients
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
-UNUSED = frozenset(  # settings of FedMC-ADMM and of the curvature update
-    {"beta", "beta_scale", "dual_step", "extrapolation", "entry_penalty", "fit_users_to", "passes"}
-)
+
+class Baseline(Algorithm):
+    """An algorithm of gradient steps: the settings of FedMC have no meaning for it."""
+
+    state_types: tuple[type[State], ...] = (LocalState,)
+    unused_settings = frozenset(
+        {"beta", "beta_scale", "dual_step", "extrapolation", "entry_penalty", "fit_users_to", "passes"}
+    )
 
 
 def largest_eigenvalue(F: Array) -> float:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import Baseline, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import AveragingLeakage
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
-from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.algorithms.users import by_item
 from fedmc.data.partition import Shard
@@ -17,7 +16,7 @@ from fedmc.problem import subproblem
 MU = 0.1  # FedProx's own default, as a share of L
 
 
-class FedAvg(Algorithm):
+class FedAvg(Baseline):
     """N gradient steps on f(U, W) + R(W) + mu/2 ||W - V||^2 of length 1/(L + mu) from W = V,   L = lambda_max(U'U).
 
     Then V is the mean of W, weighted by each client's number of ratings. mu = 0 is federated averaging, else it is
@@ -26,8 +25,6 @@ class FedAvg(Algorithm):
 
     name = "fedavg"
     label = "FedAvg"
-    state_types = (LocalState,)
-    unused_settings = UNUSED
     leakage = AveragingLeakage()
     mu = 0.0
 

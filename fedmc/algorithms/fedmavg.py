@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import Baseline, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import AveragingLeakage
 from fedmc.algorithms.messages import Broadcast, Schema, Sums
-from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.algorithms.users import by_item
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 
 
-class FedMAvg(Algorithm):
+class FedMAvg(Baseline):
     """N times  W <- W - ( grad_V f(U, W)/p + grad R(W) ) / d  from W = V,   d = 5 lambda_max(U'U)/p;   V <- mean of W.
 
     The paper prints d without the 1/p of the gradient that it divides, which makes its steps p times too small. Here
@@ -21,8 +20,6 @@ class FedMAvg(Algorithm):
 
     name = "fedmavg"
     label = "FedMAvg"
-    state_types = (LocalState,)
-    unused_settings = UNUSED
     leakage = AveragingLeakage()
     as_printed = False
 

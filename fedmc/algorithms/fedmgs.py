@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import Baseline, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import GradientLeakage
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
-from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.algorithms.users import by_item
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 
 
-class FedMGS(Algorithm):
+class FedMGS(Baseline):
     """Clients send grad_V f(U, V)/p and lambda_max(U'U), which sets the length of the server's step.
 
     V <- V - ( p/s sum grad + grad R(V) ) / d,   d = mean of lambda_max(U'U) over the s participants.
@@ -20,8 +19,6 @@ class FedMGS(Algorithm):
 
     name = "fedmgs"
     label = "FedMGS"
-    state_types = (LocalState,)
-    unused_settings = UNUSED
     leakage = GradientLeakage()
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:

@@ -123,10 +123,10 @@ class GradientLeakage(Leakage):
         return [Pulls(-one.broadcast.clients * one.parts["gradient"], one.broadcast.V) for one in seen]
 
 
-class AveragingLeakage(Leakage):
-    """Averaging methods: an unrated row is only scaled, W = a V (SCAFFOLD adds k (own control - control)).
+class ChangeLeakage(Leakage):
+    """W - V travels, as with SCAFFOLD: an unrated row only shrinks, (a - 1) V (+ k (own control - control)).
 
-    `part` is the name of W in the reply, `weight` the name of the number that W is multiplied by, if there is one.
+    `part` is the name of W - V in the reply, `weight` that of the number it is multiplied with, if there is one.
     """
 
     def __init__(self, part: str = "W", weight: str = "weight") -> None:
@@ -146,19 +146,14 @@ class AveragingLeakage(Leakage):
             found.append(_linear(target, np.stack(known, axis=-1)))
         return found
 
+
+class AveragingLeakage(ChangeLeakage):
+    """W travels: an unrated row is W = a V, and the server can account for V in a sum."""
+
     def accounted(
         self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
     ) -> Array | float:
         return np.asarray(parts.get(self.weight, len(cohort)) * broadcast.V)
-
-
-class ChangeLeakage(AveragingLeakage):
-    """Clients send W - V, as with SCAFFOLD: the server cannot predict any part of it."""
-
-    def accounted(
-        self, broadcast: Broadcast, cohort: Sequence[int], before: Mapping[int, Array], parts: Mapping[str, Array]
-    ) -> Array | float:
-        return 0.0
 
 
 class ReleaseLeakage(Leakage):

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms.descent import UNUSED, descend, factors_part, items_penalty, lipschitz, user_steps
+from fedmc.algorithms.descent import Baseline, descend, factors_part, items_penalty, lipschitz, user_steps
 from fedmc.algorithms.leakage import ChangeLeakage
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
-from fedmc.algorithms.protocol import Algorithm, Sizes
+from fedmc.algorithms.protocol import Sizes
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.users import by_item
 from fedmc.data.partition import Shard
@@ -27,7 +27,7 @@ class ControlState(NamedTuple):
     control: Array
 
 
-class Scaffold(Algorithm):
+class Scaffold(Baseline):
     """N times  W <- W - ( grad_V f(U, W) + grad R(W) - c_i + c ) / L  from W = V;   c_i+ = c_i - c + L (V - W)/N.
 
     Server:  V <- V + mean (W - V),   c <- c + 1/p sum (c_i+ - c_i).   The server keeps c and broadcasts it with V.
@@ -36,7 +36,6 @@ class Scaffold(Algorithm):
     name = "scaffold"
     label = "SCAFFOLD"
     state_types = (ControlState,)
-    unused_settings = UNUSED
     leakage = ChangeLeakage()
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
