@@ -32,7 +32,8 @@ def beta_of(broadcast: Broadcast) -> float | Array:
     shared = broadcast.shared
     if ITEMS in shared.arrays:
         return shared.derive("beta", lambda: _product(broadcast))
-    return float(shared.arrays.get(NUMBER, np.ones(())))
+    number = shared.arrays.get(NUMBER)
+    return 1.0 if number is None else float(number)
 
 
 def _product(broadcast: Broadcast) -> Array:
