@@ -35,6 +35,7 @@ FEDERATION = {
 NODE = {
     "check": Entry("fedmc.cli.node:check", "Check ratings, keys and the connection."),
     "start": Entry("fedmc.cli.node_start:start", "Take part in training runs."),
+    "ledger": Entry("fedmc.cli.node_ledger:ledger", "Show the privacy budget, or accept that its record was lost."),
     "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
     "recommend": Entry("fedmc.cli.model:recommend_at_node", "Recommend items to the organisation's own users."),
 }

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
-from fedmc.federation.node.organisation import Opened, ledger_of, open_folder
+from fedmc.federation.node.organisation import Opened, open_folder
 from fedmc.federation.setup import identities, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
@@ -68,12 +69,13 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
 
 
 def _print_privacy(config: NodeConfig) -> None:
-    """Print the privacy modes that the organisation accepts, and the budget that it has spent."""
+    """Print the privacy modes that the organisation accepts, and the budget that it has spent.
+
+    A ledger that does not agree with the state is an error.
+    """
     cohort = ""
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
         cohort = f", over at least {config.min_cohort} organisations"
     typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
-    if config.epsilon and config.path("ledger.sqlite").exists():
-        with ledger_of(config) as ledger:
-            spent = f"epsilon {ledger.spent():.4g} of {config.epsilon:g} spent"
-            typer.echo(f"privacy budget: {spent}, delta {config.delta:g}")
+    if config.epsilon:
+        print_budget(config)

@@ -18,6 +18,7 @@ STATUS = {
     "lost-state": "the node's state is not of the round that the server counted: restore it, or start a new run",
     "wrong-privacy": "the node does not answer this task in this privacy mode: its config.toml says what it accepts",
     "over-budget": "the node's organisation has no privacy budget left for this: its own log says by how much",
+    "ledger-behind": "the node's ledger of releases was lost, or replaced by an older copy: its own log gives the cure",
     "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
     "not-hidden": "the session would not hide the node: its own log says why",

@@ -25,7 +25,9 @@ from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
 from fedmc.federation.node.checks import Terms, check, check_version
+from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.refusals import RefusedError, log
+from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
 from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
@@ -42,18 +44,16 @@ from fedmc.federation.wire import (
     from_bytes,
     to_bytes,
 )
-from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
+from fedmc.privacy.dp.ledger import Ledger
 from fedmc.privacy.protocol import MODES
 from fedmc.training.aggregation import aggregation_of, flat
 from fedmc.types import Array
-
-Work = Callable[[Shard], tuple[State | None, bytes]]
 
 
 class Node:
     """`ratings` is the hash of the shard's content, `accepted` the privacy modes that the organisation agreed to.
 
-    `on_finish` gets the last V, and this node's users fitted to it.
+    `on_finish` gets the last V, and this node's users fitted to it. A ledger that does not fit the store is refused.
     """
 
     def __init__(
@@ -72,6 +72,8 @@ class Node:
         self.terms = Terms(shard, catalogue, ratings, accepted, identity, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
+        if ledger is not None:
+            Guard(store, ledger).check()
 
     def answer_bytes(self, content: bytes) -> bytes:
         """Decode a request and answer it; bytes that cannot be decoded get a status."""
@@ -195,25 +197,7 @@ class Node:
     # --- steps that all requests share
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
-        """The new state and the reply. A noised reply is a release: the ledger records, repeats or refuses it."""
-        broadcast, shard = request.broadcast, self._numbered(request)
-        multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
-        if multiplier is None:
-            return work(shard)
-        if self.ledger is None:
-            raise RefusedError("over-budget", "config.toml sets no epsilon, so nothing may be spent")
-        done: list[tuple[State | None, bytes]] = []
-
-        def make() -> bytes:
-            done.append(work(shard))
-            return done[0][1]
-
-        try:
-            content = self.ledger.release(f"{request.run}/{request.key}", multiplier, make)
-        except OverBudgetError as error:
-            raise RefusedError("over-budget", str(error)) from None
-        state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise
-        return state, content
+        return released(request, self._numbered(request), work, self.store, self.ledger)
 
     def _entry(self, request: Request, kind: Kind) -> Entry:
         return self.store.get(request.run, kind, request.broadcast.settings.make_algorithm())

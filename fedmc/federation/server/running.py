@@ -28,6 +28,7 @@ from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
 from fedmc.training.rounds import Checkpoint, Round, rounds
 
@@ -172,7 +173,7 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     members = Members(
         len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations
     )
-    engine = FederatedEngine(transport, plan.run, members)
+    engine = FederatedEngine(transport, plan.run, members, Witness.of_run(folder.path))
     try:
         return _rounds(folder, plan, engine)
     finally:

@@ -23,6 +23,7 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.setup import identities, keys
+from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
@@ -180,7 +181,7 @@ def load_node(folder: Path) -> NodeConfig:
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
-    require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
+    _check_budget(config)
     require(
         config.min_cohort >= SMALLEST_COHORT,
         f"min_cohort must be at least {SMALLEST_COHORT}, got {config.min_cohort}",
@@ -194,6 +195,16 @@ def load_node(folder: Path) -> NodeConfig:
     port = config.server.rpartition(":")[2]
     require(port.isdecimal(), f"{folder / 'config.toml'}: server must be HOST:PORT, got {config.server!r}", DataError)
     return config
+
+
+def _check_budget(config: NodeConfig) -> None:
+    """Refuse an epsilon or delta out of bounds; epsilon may be 0, which allows no release."""
+    try:
+        bounds.check_delta(config.delta)
+        if bounds.number("epsilon", config.epsilon) != 0:
+            bounds.check_epsilon(config.epsilon)
+    except InputError as error:
+        raise DataError(f"{config.path('config.toml')}: {error}") from None
 
 
 def _read(folder: Path, kind: str) -> dict[str, Any]:
