@@ -20,6 +20,8 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
+from fedmc.federation.node import journal
+from fedmc.federation.node.journal import Journal
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
 from fedmc.training.aggregation import put_together, taken_apart
 
@@ -83,6 +85,7 @@ class Store:
             os.close(self._lock)
             raise BusyError(f"{self.folder} is in use by another process of this organisation") from None
         self._open()
+        self.journal = Journal(self._database, self._errors, self._transaction)
 
     def _open(self) -> None:
         path = self.folder / "state.sqlite"
@@ -93,7 +96,7 @@ class Store:
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
-            self._database.executescript(SCHEMA)
+            self._database.executescript(SCHEMA + journal.SCHEMA)
             if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
                 self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
             found = self._database.execute("SELECT format FROM about").fetchone()
