@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, open_folder
 from fedmc.federation.setup import identities, tls_check
@@ -19,10 +18,13 @@ Reread = Annotated[bool, typer.Option("--reread", help="Read the ratings from th
 
 
 def check(folder: Folder = Path(), reread: Reread = False) -> None:
-    """Check ratings, catalogue, keys and whether the server can be reached. Nothing is sent."""
+    """Check ratings, catalogue, keys and whether the server can be reached; print the policy. Nothing is sent."""
     config = load_node(folder)
     open_ratings(config, reread)
-    _print_privacy(config)
+    for line in policy_in_words(config):
+        typer.echo(line)
+    if config.epsilon:
+        print_budget(config)
     try:
         tls_check.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
@@ -68,14 +70,10 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     return opened
 
 
-def _print_privacy(config: NodeConfig) -> None:
-    """Print the privacy modes that the organisation accepts, and the budget that it has spent.
-
-    A ledger that does not agree with the state is an error.
-    """
+def policy_in_words(config: NodeConfig) -> list[str]:
+    """What the organisation accepts."""
     cohort = ""
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
         cohort = f", over at least {config.min_cohort} organisations"
-    typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
-    if config.epsilon:
-        print_budget(config)
+    first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
+    return [first, *(f"  {line}" for line in config.policy.in_words())]

@@ -14,7 +14,7 @@ Error texts stay in the node's own log: the server gets only a status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,12 +26,13 @@ from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
 from fedmc.federation.node.checks import Terms, check, check_version
 from fedmc.federation.node.guard import Guard
-from fedmc.federation.node.refusals import RefusedError, log
+from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
 from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import (
     NEVER,
@@ -45,13 +46,12 @@ from fedmc.federation.wire import (
     to_bytes,
 )
 from fedmc.privacy.dp.ledger import Ledger
-from fedmc.privacy.protocol import MODES
 from fedmc.training.aggregation import aggregation_of, flat
 from fedmc.types import Array
 
 
 class Node:
-    """`ratings` is the hash of the shard's content, `accepted` the privacy modes that the organisation agreed to.
+    """`ratings` is the hash of the shard's content, `policy` what the organisation agreed to.
 
     `on_finish` gets the last V, and this node's users fitted to it. A ledger that does not fit the store is refused.
     """
@@ -65,11 +65,12 @@ class Node:
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
         *,
         identity: Identity | None = None,
-        accepted: Sequence[str] = MODES,
+        policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
-        self.terms = Terms(shard, catalogue, ratings, accepted, identity, store)
+        self.terms = Terms(shard, catalogue, ratings, policy, identity, store)
+        self.refusals = Refusals(store.journal)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
         if ledger is not None:
@@ -85,16 +86,16 @@ class Node:
             check_version(header.get("version"))
             request = decode(arrays, header)
         except RefusedError as refused:
-            return _refusal(refused, header)
+            return self._refusal(refused, header)
         except UnknownNameError as error:
             cure = "ask the run's operator for the plug-in's package, install it here and restart the node"
-            return _refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
+            return self._refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
         except StoreError:
             raise
         except InputError as error:
-            return _refusal(RefusedError("wrong-settings", str(error)), header)
+            return self._refusal(RefusedError("wrong-settings", str(error)), header)
         except DataError as error:
-            return _refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
+            return self._refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
         return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
@@ -104,7 +105,7 @@ class Node:
             check(self.terms, request)
             return self._answer_directly(request) if request.invitation is None else self._join_session(request)
         except RefusedError as refused:
-            refused.log(what)
+            self.refusals.add(refused, what, request.run)
             return _bytes(request, refused.status)
         except DataError:
             raise  # the store or the shard is damaged
@@ -130,6 +131,7 @@ class Node:
         before = self._committed(request, pending).state
         if broadcast.task == "finish":
             self.on_finish(request, users_at(self._numbered(request), before, broadcast))
+            self.store.journal.finish(request.run, self.terms.now())
             return _bytes(request, OK, Sums.of())
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
@@ -191,7 +193,7 @@ class Node:
                 raise
             except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
                 refused = RefusedError("not-hidden", str(error))
-        refused.log(what)
+        self.refusals.add(refused, what)
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
 
     # --- steps that all requests share
@@ -239,16 +241,16 @@ class Node:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
 
-
-def _refusal(refused: RefusedError, header: Header) -> bytes:
-    """The answer to a message that could not be read as a request."""
-    refused.log(f"a message of run {header.get('run')!r}, round {header.get('round')!r}")
-    try:
-        run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
-        reply = Reply(str(run), int(client), int(round), str(task), refused.status)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        reply = Reply("", NEVER, NEVER, "", refused.status)
-    return to_bytes(*encode_reply(reply))
+    def _refusal(self, refused: RefusedError, header: Header) -> bytes:
+        """The answer to a message that could not be read as a request."""
+        what = f"a message of run {header.get('run')!r}, round {header.get('round')!r}"
+        self.refusals.add(refused, what, str(header.get("run", "")))
+        try:
+            run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
+            reply = Reply(str(run), int(client), int(round), str(task), refused.status)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            reply = Reply("", NEVER, NEVER, "", refused.status)
+        return to_bytes(*encode_reply(reply))
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

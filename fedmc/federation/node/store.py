@@ -20,7 +20,9 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
+from fedmc.federation.node import journal
 from fedmc.federation.node import marks as ledger_marks
+from fedmc.federation.node.journal import Journal
 from fedmc.federation.node.marks import Mark, MarkKind, Marks
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
 from fedmc.training.aggregation import put_together, taken_apart
@@ -85,6 +87,7 @@ class Store:
             os.close(self._lock)
             raise BusyError(f"{self.folder} is in use by another process of this organisation") from None
         self._open()
+        self.journal = Journal(self._database, self._errors, self._transaction)
 
     def _open(self) -> None:
         path = self.folder / "state.sqlite"
@@ -95,7 +98,7 @@ class Store:
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
-            self._database.executescript(f"BEGIN;{SCHEMA}{ledger_marks.SCHEMA}COMMIT;")
+            self._database.executescript(f"BEGIN;{SCHEMA}{ledger_marks.SCHEMA}{journal.SCHEMA}COMMIT;")
             self._place = os.stat(path).st_ino
             if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
                 self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
