@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, open_folder
 from fedmc.federation.setup import identities, tls_check
