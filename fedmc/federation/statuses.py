@@ -47,7 +47,7 @@ CURES = {
     "rejected": "`fedmc node approve RUN FOLDER` if you changed your mind",
     "too-many-runs": "wait for tomorrow, or raise runs_per_day in [policy] of config.toml and restart the node",
     "over-budget": "set a larger epsilon in config.toml if you agree, or take no further part",
-    "ledger-behind": "put the newest ledger.sqlite and state/ back, or `fedmc node ledger FOLDER --accept-loss EPSILON`",
+    "ledger-behind": "put the newest ledger.sqlite and state/ back, or use `fedmc node ledger --accept-loss`",
     "wrong-member": "compare identities.json with the other organisations'",
     "no-session": "nothing: the server starts a new session",
     "not-hidden": "compare min_cohort in config.toml and identities.json with the other organisations'",
