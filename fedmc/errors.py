@@ -77,3 +77,8 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in kept else repr(one)[1:-1] for one in text)
+
+
+def reason(error: Exception) -> str:
+    """Why something from outside was refused: the text of one of fedmc's own errors; of any other, quoted."""
+    return str(error) if isinstance(error, FedmcError) else f"{type(error).__name__}: {quoted(str(error))}"
