@@ -28,7 +28,8 @@ Header = dict[str, Any]  # what JSON can hold
 MAX_ENTRIES = 256
 MAX_DIRECTORY = MAX_ENTRIES * (46 + MAX_TEXT)  # bytes of the list of entries
 MAX_HEADER = 2**20  # bytes of the JSON object
-MAX_DEPTH = 6  # of its nesting
+MAX_LISTS = 1_000  # lists and objects in it; brackets inside of texts count too
+MAX_DEPTH = 6  # of their nesting
 MAX_INTEGER = 2**63  # of its numbers
 MAX_ARRAY_HEADER = 512  # bytes before an array's numbers
 MAX_DIMENSIONS = 8
@@ -132,7 +133,10 @@ def _array(entry: memoryview) -> Array:
 
 def _header(entry: memoryview) -> Header:
     require(len(entry) <= MAX_HEADER, f"its header has {len(entry)} bytes, at most {MAX_HEADER} are read", DataError)
-    header = json.loads(_array(entry).tobytes().decode(), object_pairs_hook=_distinct)
+    said = _array(entry).tobytes().decode()
+    lists = said.count("[") + said.count("{")
+    require(lists <= MAX_LISTS, f"its header has {lists} lists and objects, at most {MAX_LISTS} are read", DataError)
+    header = json.loads(said, object_pairs_hook=_distinct)
     require(isinstance(header, dict), "its header is no JSON object", DataError)
     _check_values(header)
     return dict(header)

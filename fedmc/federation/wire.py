@@ -124,6 +124,7 @@ def decode(arrays: Arrays, header: Header) -> Request:
 def _request(arrays: Arrays, header: Header, settings: Settings) -> Request:
     scaling = Scaling(_real(header, "mean"), _real(header, "scale"))
     shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
+    require(arrays["V"].dtype.kind == "f", f"V is of type {arrays['V'].dtype}, expected floating-point numbers")
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
         V = np.ascontiguousarray(arrays["V"], settings.dtype)
     broadcast = Broadcast(

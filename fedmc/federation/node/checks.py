@@ -76,7 +76,7 @@ def check_form(terms: Terms, request: Request) -> None:
 def check_numbers(broadcast: Broadcast) -> None:
     """Refuse numbers under which a failure would depend on the ratings. This check reads no rating."""
     for name, array in {"V": broadcast.V, **broadcast.shared.arrays}.items():
-        if array.dtype.kind != "f":
+        if array.dtype not in (np.float32, np.float64):
             raise RefusedError("malformed", f"{name} is of type {array.dtype}, expected floating-point numbers")
         if not np.isfinite(array).all() or np.abs(array).max(initial=0.0) > MAX_NUMBER:
             raise RefusedError("diverged", f"{name} holds numbers that are not finite, or beyond {MAX_NUMBER:g}")
