@@ -15,6 +15,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 
 SHOWN = 80  # characters of a value that a message shows
+LAYOUT = "\n\t"  # the control characters that fedmc's own texts use
 
 
 class FedmcError(ValueError):

@@ -12,10 +12,11 @@ import numpy as np
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
 from fedmc.data.datasets import load_source
-from fedmc.errors import DataError, InputError, require
+from fedmc.errors import DataError, InputError, printable, require
 from fedmc.model import load
 
 ModelPath = Annotated[Path, typer.Argument(help="A run folder or a model.npz file.", metavar="MODEL")]
@@ -109,7 +110,8 @@ def _recommend(path: Path, users: list[str], number: int, include_seen: bool = F
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["user", "rank", "item", "score"])
-    writer.writerows(rows)
+    shown = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
+    writer.writerows((shown(str(user)), rank, shown(str(item)), score) for user, rank, item, score in rows)
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
@@ -128,7 +130,7 @@ def info(model: ModelPath, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
         return
     for name, value in facts.items():
-        typer.echo(f"{name:14} {value}")
+        echo(f"{name:14} {value}")
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[str]]:

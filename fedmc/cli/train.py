@@ -11,6 +11,7 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
+from fedmc.cli.echo import echo
 from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, to_json
@@ -130,7 +131,7 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
     """The clients, and the settings with `active` filled in; all checks run before anything is written."""
     federation = federation_of(plan, settings.dtype)
     if federation.report is not None:
-        typer.echo(f"dropped: {federation.report}", err=True)
+        echo(f"dropped: {federation.report}", err=True)
     settings = set_active(settings, active, len(federation.shards))
     sampler_of(settings, len(federation.shards))
     check_memory(federation, settings, rounds, spill)

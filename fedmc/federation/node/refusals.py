@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from fedmc.errors import printable
+
 log = logging.getLogger("fedmc.node")
 
 
@@ -16,4 +18,4 @@ class RefusedError(Exception):
 
     def log(self, what: str) -> None:
         """Write the one line that says why something was refused."""
-        log.warning("refused %s (%s): %s", what, self.status, self.reason)
+        log.warning("refused %s (%s): %s", printable(what), self.status, printable(self.reason))

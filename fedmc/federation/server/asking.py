@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 
 from fedmc.algorithms.messages import Broadcast
-from fedmc.errors import Diverged
+from fedmc.errors import Diverged, printable
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
+
+MAX_WHY = 1_000  # characters
 
 
 class Asking:
@@ -35,6 +37,7 @@ class Asking:
         return self.transport.exchange(contents, max_bytes, needed)
 
     def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
+        why = printable(why[:MAX_WHY])  # it may quote what the node sent
         self.absent.append(Absent(client, broadcast.round, why))
         name = self.members.name(client)
         log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)
