@@ -195,7 +195,7 @@ def retype_array(rng: random.Random, message: Message) -> None:
 def change_numbers(rng: random.Random, message: Message) -> None:
     for name in [rng.choice(list(message.arrays))] if message.arrays else []:
         array = np.array(message.arrays[name])
-        if array.size:
+        if array.size and array.dtype.kind not in "US":
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 extreme = np.asarray(rng.choice(NUMBERS)).astype(array.dtype)

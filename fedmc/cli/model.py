@@ -15,6 +15,7 @@ from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
+from fedmc.data.addresses import without_password
 from fedmc.data.datasets import load_source
 from fedmc.errors import DataError, InputError, printable, require
 from fedmc.model import load
@@ -45,7 +46,9 @@ def evaluate(
     users, items = ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices]
     test = np.ones(len(ratings), bool) if include_seen else ~fitted.has_seen(users, items)
     require(
-        bool(test.any()), f"the model was trained on every rating of {source}: --include-seen to use them", DataError
+        bool(test.any()),
+        f"the model was trained on every rating of {without_password(source)}: --include-seen to use them",
+        DataError,
     )
     errors = fitted.predict(users[test], items[test]) - ratings.matrix.data[test]
     result = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}

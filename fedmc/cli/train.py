@@ -16,9 +16,9 @@ from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, trials_bar, warm_up
+from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS

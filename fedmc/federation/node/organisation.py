@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
+from fedmc.data.addresses import present
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
@@ -43,12 +44,12 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = Path(config.source), None
-    if not source.is_absolute() and (config.folder / source).exists():
+    if not source.is_absolute() and present(config.folder / source):
         source = config.folder / source
     if not is_prepared(source):
         kept = config.path("shard")
         if reread or not is_prepared(kept):
-            report = _prepare(config, kept, str(source) if source.exists() else config.source)
+            report = _prepare(config, kept, str(source) if present(source) else config.source)
         source = kept
     verify(source)
     prepared = open_prepared(source)

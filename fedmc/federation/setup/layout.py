@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -55,7 +55,7 @@ class NodeConfig:
     folder: Path
     organisation: str
     server: str  # host:port
-    source: str
+    source: str = field(repr=False)  # it may hold a password
     columns: str | None = None
     query: str | None = None
     duplicates: Duplicates = "refuse"
@@ -172,7 +172,7 @@ def load_server(folder: Path) -> ServerConfig:
 def load_node(folder: Path) -> NodeConfig:
     found = _read(folder, "organisation")
     ratings = found.pop("ratings", {})
-    known = {field.name for field in fields(NodeConfig)} - {"folder"}
+    known = {one.name for one in fields(NodeConfig)} - {"folder"}
     strange = [name for name in (*found, *ratings) if name not in known]
     require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
     try:
