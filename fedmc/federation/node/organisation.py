@@ -13,6 +13,7 @@ from fedmc.data.addresses import present
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
+from fedmc.federation.node import models
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup import keys
@@ -88,11 +89,7 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         broadcast, items = request.broadcast, opened.prepared.catalogue.items
         seen: sparse.csr_array = shard.pattern()
         model = Model(items, broadcast.V, users, U, seen, broadcast.scaling, broadcast.settings, broadcast.clients)
-        kept = config.path("models")
-        kept.mkdir(mode=0o700, exist_ok=True)
-        for path in (kept / f"{request.run}.npz", config.path("model.npz")):
-            model.save(path)
-            os.chmod(path, 0o600)
+        models.keep(config, request.run, model)
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,

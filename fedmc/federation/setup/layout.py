@@ -18,6 +18,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from fedmc import __version__
+from fedmc.bounds import whole
 from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
@@ -27,6 +28,7 @@ from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
 RESERVED = ("server", "authority")
+MAX_KEPT = 10_000_000
 AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
 
@@ -66,6 +68,8 @@ class NodeConfig:
     min_cohort: int = 10  # the smallest cohort that it accepts
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
+    keep_models: int = 20  # the models of the last runs, in models/
+    keep_megabytes: int = 2_000  # of all these models together
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -180,6 +184,8 @@ def load_node(folder: Path) -> NodeConfig:
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
+    for name in ("keep_models", "keep_megabytes"):
+        whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
     require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
     require(
         config.min_cohort >= SMALLEST_COHORT,
@@ -236,6 +242,8 @@ accept = [{accept}]  # runs to take part in: secagg (the server sees sums), dp (
 min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
 # epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
 # delta = 1e-6
+# keep_models = 20  # models of the last runs that are kept in models/, and their size together
+# keep_megabytes = 2000
 
 [ratings]
 # A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.
