@@ -28,6 +28,7 @@ from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
 RESERVED = ("server", "authority")
+LOCKED = "requirements.txt"  # the packages of a node, with hashes; `make lock` writes it
 MAX_KEPT = 10_000_000
 AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
@@ -234,6 +235,7 @@ def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
     _fill("Containerfile", folder / "Containerfile", said)
+    (folder / LOCKED).write_text(_handover(LOCKED), encoding="utf-8")
 
 
 NODE = """organisation = "{organisation}"
@@ -257,8 +259,11 @@ unknown_items = "refuse"   # outside of the catalogue: refuse or drop
 
 
 def _fill(template: str, path: Path, said: dict[str, str]) -> None:
-    text = (files("fedmc.federation.setup") / "handover" / template).read_text(encoding="utf-8")
-    path.write_text(Template(text).substitute(said), encoding="utf-8")
+    path.write_text(Template(_handover(template)).substitute(said), encoding="utf-8")
+
+
+def _handover(name: str) -> str:
+    return (files("fedmc.federation.setup") / "handover" / name).read_text(encoding="utf-8")
 
 
 def _bracketed(host: str) -> str:
