@@ -18,6 +18,7 @@ from typing import ClassVar
 from fedmc.bounds import MAX_CLIENTS, number, whole
 from fedmc.errors import InputError, require, unknown
 from fedmc.privacy.dp.mechanism import check_budget
+from fedmc.privacy.dp.several import sentence
 from fedmc.privacy.protocol import (
     ALL_TASKS,
     DEFAULT_ACTIVE,
@@ -153,7 +154,8 @@ class DP(Mode):
         )
         return (
             f"privacy {self.mode}: what leaves a client is (epsilon {self.epsilon:g}, delta {self.delta:g})-"
-            f"differentially private for each of its users, over {self.rounds} rounds; {noise}"
+            f"differentially private for each of its users, over {self.rounds} rounds; {noise}. "
+            f"{sentence(self.epsilon, self.delta, self.noise_shared)}"
         )
 
     def settings(self) -> Mapping[str, Setting]:
