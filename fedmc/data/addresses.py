@@ -15,8 +15,8 @@ from fedmc.errors import DataError, require
 HIDDEN = "***"
 SECRET = re.compile("pass|secret|token", re.IGNORECASE)  # in the name of a parameter
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.IGNORECASE)
-_NAME = re.compile(r"([^?&=\s]*)=")
-_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SIGNS = re.compile(r"([?&=\s])")  # between the names and values of parameters
+_STRANGE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|[\s\x00-\x1f]")  # a driver's error would show what is around it
 
 
 def without_password(source: str) -> str:
@@ -43,6 +43,9 @@ def scrubbed(message: str, source: str) -> str:
     found |= {unquote(secret) for secret in found}
     for secret in sorted(filter(None, found), key=len, reverse=True):
         message = message.replace(secret, HIDDEN)
+    scheme = _SCHEME.search(message)
+    if scheme:  # it repeats the address, perhaps cut off inside of the password
+        message = message[: scheme.start()] + without_password(source)
     return " ".join(message.split())
 
 
@@ -51,9 +54,9 @@ def check_address(source: str) -> None:
     rest = source[_start(source) :]
     user = rest.partition("@")[0] if "@" in rest else ""
     require(
-        rest.count("@") <= 1 and "/" not in user and not _BAD_PERCENT.search(rest),
+        rest.count("@") <= 1 and "/" not in user and not _STRANGE.search(rest),
         f"{without_password(source)}: the user, the password or a parameter holds a character that must be encoded: "
-        "write / as %2F, @ as %40, % as %25",
+        "write / as %2F, @ as %40, % as %25, a space as %20",
         DataError,
     )
 
@@ -64,10 +67,13 @@ def _secrets(source: str) -> Iterator[tuple[int, int]]:
     colon, at = source.find(":", start), source.rfind("@")
     if start and start <= colon < at:
         yield colon + 1, at
-    for found in _NAME.finditer(source, start):
-        if SECRET.search(unquote(found[1])):
-            end = source.find("&", found.end())
-            yield found.end(), len(source) if end < 0 else end
+    place, name = start, ""
+    for piece in _SIGNS.split(source[start:]):
+        place += len(piece)
+        if piece == "=" and SECRET.search(unquote(name)):
+            end = source.find("&", place)
+            yield place, len(source) if end < 0 else end
+        name = piece
 
 
 def _start(source: str) -> int:
