@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmc.algorithms import limits, registry
 from fedmc.algorithms.presets import PRESETS
-from fedmc.errors import InputError, require, unknown
+from fedmc.errors import InputError, quoted, require, unknown
 from fedmc.privacy import modes
 from fedmc.privacy.modes import Plain
 from fedmc.privacy.protocol import Privacy
@@ -78,7 +78,6 @@ class Settings:
     @classmethod
     def from_dict(cls, words: Mapping[str, object]) -> Settings:
         """Settings from the output of `to_dict`, also of earlier versions (`method` and `update` for `algorithm`)."""
-        limits.check_words(words)
         known = dict(words)
         known["privacy"] = _privacy(known, Plain())
         algorithm = registry.named(known, known)[-1]
@@ -98,6 +97,8 @@ class Settings:
                 object.__setattr__(self, f.name, value.item())
 
     def _check_parts(self) -> None:
+        drawing = isinstance(self.sampler, str) or hasattr(self.sampler, "draw")
+        require(drawing, lambda: f"a sampler must have draw and probabilities, got {quoted(self.sampler)}")
         self.penalties(clients=1)
         if hasattr(self.make_loss(), "domain"):
             require(
@@ -134,6 +135,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Penalty, Penalty | None]:
         """Loss, users' penalty and items' penalty (None: the users' over p), parsed once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
+        require(isinstance(loss, Loss), lambda: f"a loss needs value, gradient, curvature and link, got {quoted(loss)}")
         users: Penalty = penalties.l2(AUTO_START) if self.needs_tuning else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not isinstance(users, Scalable):

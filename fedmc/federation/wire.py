@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from fedmc import __version__
+from fedmc.algorithms import limits
 from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Task, Value
 from fedmc.algorithms.settings import Settings
 from fedmc.bounds import MAX_CLIENTS, MAX_ROUND, number, switch, text, whole
@@ -147,6 +148,7 @@ def _real(header: Header, name: str) -> float:
 
 def _settings(header: Header) -> Settings:
     try:
+        limits.check_words(header["settings"])
         settings = Settings.from_dict(header["settings"])
     except UnknownNameError:
         raise
