@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from fedmc.algorithms import limits
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
 from fedmc.cli.federation_demo import set_up
@@ -38,7 +39,7 @@ from fedmc.problem import losses, penalties
 from fedmc.problem.scaling import Scaling
 from tests.command import fedmc
 from tests.conftest import examples, planted
-from tests.mutations import MEMORY, Message, described, npy, packed
+from tests.mutations import EXTREMES, MEMORY, Message, described, npy, packed
 from tests.world import CATALOGUE, KINDS, World, broadcast_of, engine_on, invitation
 
 TERABYTES = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
@@ -196,6 +197,28 @@ def test_a_setting_beyond_its_bounds_is_refused(world, name, value):
     with pytest.raises(InputError, match=r"must|cannot|at most|needs"):
         Settings.from_dict(KINDS["paper"].to_dict() | {name: value})
     assert status(world.nodes[0], asked(settings={name: value})) in ("malformed", "wrong-settings")
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(EXTREMES),
+    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(KINDS["secagg"].to_dict())), VALUES)
+@examples(400)
+def test_any_value_of_a_setting_is_refused_or_within_bounds(name, value):
+    """Whatever JSON holds: settings that are the same again from their own words, or an InputError; nothing else."""
+    words = KINDS["secagg"].to_dict() | {name: value}
+    try:
+        limits.check_words(words)
+        made = Settings.from_dict(words)
+    except InputError:
+        return
+    assert Settings.from_dict(made.to_dict()).to_dict() == made.to_dict()
+    for setting, (low, high) in limits.INTEGERS.items():
+        assert type(getattr(made, setting)) is int
+        assert low <= getattr(made, setting) <= high
 
 
 @pytest.mark.parametrize("value", [10**9, 10**400, True, 4.5, math.inf, "5"], ids=lambda value: str(value)[:20])

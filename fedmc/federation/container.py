@@ -52,6 +52,9 @@ def write(arrays: Mapping[str, Array], header: Header, place: str) -> bytes:
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name in (place, *sorted(arrays)):
             array = np.frombuffer(said, np.uint8) if name == place else np.asarray(arrays[name], order="C")
+            require(
+                array.dtype.str in TYPES, f"{name} is of type {array.dtype}: messages and states hold plain numbers"
+            )
             with archive.open(name + NPY, "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, version=(1, 0), allow_pickle=False)
     return file.getvalue()
