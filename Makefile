@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Modules stay together, and modules of real processes never run side by side (tests/conftest.py).
 PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test fast slow nightly lint bench clean
+.PHONY: demo test fast slow nightly lint bench lock sbom clean
 
 demo: $(STAMP)
 	$(BIN)/fedmc demo
@@ -39,6 +39,16 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
+
+# The packages of a node's image with their hashes, and a list of them as CycloneDX. Both need the package index.
+LOCKED := fedmc/federation/setup/handover/requirements.txt
+lock: $(STAMP)
+	$(BIN)/uv pip compile pyproject.toml --extra flower --extra dp --extra postgres --universal --python-version 3.11 \
+	  --generate-hashes --no-config --quiet --upgrade --custom-compile-command "make lock" -o $(LOCKED)
+
+sbom: $(STAMP)
+	$(BIN)/uvx --no-config --from cyclonedx-bom==7.5.0 cyclonedx-py requirements $(LOCKED) --pyproject pyproject.toml \
+	  --output-reproducible --of JSON -o sbom.json
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -1,9 +1,10 @@
 """What privacy costs in accuracy, on MovieLens 1M with 10 clients.
 
-    python benchmarks/privacy.py [SECTION ...]      dp copies
+    python benchmarks/privacy.py [SECTION ...]      dp copies several
 
 dp       test RMSE at epsilon 1, 3, 10 and without noise, beside biases only under the same budget and no privacy at all
 copies   how many users it takes for factors to be worth their noise: every user two, three ... times over
+several  epsilon of a person whom several organisations know (delta = 1e-6; no data needed)
 
 Rank, rounds and penalty are chosen on a tenth of the training ratings, then all of them are trained on: no test rating
 is used before the figure that is printed, the mean over draws of the noise (their range behind it). delta = 1e-5.
@@ -31,6 +32,7 @@ from fedmc.data.partition import Shard, assign_users, make_shards, narrow
 from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random
 from fedmc.evaluation.pooled import bias_rmse
+from fedmc.privacy.dp.several import epsilon_of
 from fedmc.privacy.modes import DP, DPSecAgg
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -128,7 +130,14 @@ def copies() -> None:
             )
 
 
-SECTIONS = {"dp": dp, "copies": copies}
+def several() -> None:
+    for epsilon in EPSILONS[:-1]:
+        for shared in (False, True):
+            found = "  ".join(f"{k}: {epsilon_of(k, epsilon, 1e-6, shared):6.2f}" for k in (1, 2, 3))
+            print(f"epsilon {epsilon:4g}, {'shared' if shared else 'own'} noise, known to  {found}")
+
+
+SECTIONS = {"dp": dp, "copies": copies, "several": several}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or SECTIONS:

@@ -11,7 +11,11 @@ FedmcError
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable
+
+SHOWN = 80  # characters of a value that a message shows
+LAYOUT = "\n\t"  # the control characters that fedmc's own texts use
 
 
 class FedmcError(ValueError):
@@ -54,4 +58,28 @@ def require(condition: bool, message: str | Callable[[], str], error: type[Fedmc
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not one of the known ones."""
-    return UnknownNameError(f"unknown {kind} {name!r}: choose one of {', '.join(known)}")
+    return UnknownNameError(f"unknown {kind} {quoted(name)}: choose one of {', '.join(known)}")
+
+
+def quoted(value: object, most: int = SHOWN) -> str:
+    """A value from outside as `repr` writes it: one line of printable characters, cut after `most` of them."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = most
+    try:
+        text = repr(value[: most + 1]) if isinstance(value, str) else short.repr(value)
+    except Exception:  # a repr that fails, such as that of an integer with very many digits
+        text = f"<{type(value).__name__}>"
+    shown = printable(text)
+    return shown if len(shown) <= most + 2 else f"{shown[:most]}..."
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text with every character that a log or terminal could act on written as an escape, except those `kept`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in kept else repr(one)[1:-1] for one in text)
+
+
+def reason(error: Exception) -> str:
+    """Why something from outside was refused: the text of one of fedmc's own errors; of any other, quoted."""
+    return str(error) if isinstance(error, FedmcError) else f"{type(error).__name__}: {quoted(str(error))}"

@@ -203,6 +203,9 @@ def test_a_killed_server_app_is_resumed(all_up, privacy):
     run = f"app-{privacy}"
     train_beyond(all_up, run, privacy)
     for app in all_up.apps():
+        arguments = Path(f"/proc/{app}/cmdline").read_bytes().split(b"\0")
+        assert b"--token-file" in arguments  # any user of the machine can read the arguments
+        assert b"--token" not in arguments
         os.kill(app, signal.SIGKILL)
     all_up.wait_until(run, "broken off", 30)
     done = all_up.resume(run)

@@ -95,7 +95,7 @@ def test_words():
         ("cubic", "unknown loss"),
         ("huber:x", "not a number"),
         ("square:1", "no number"),
-        ("huber:0", "above 0"),
+        ("huber:0", "from 1e-12 to"),
     ):
         with pytest.raises(InputError, match=message):
             losses.parse(words)

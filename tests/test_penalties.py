@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -190,8 +192,8 @@ def test_words(words, penalty):
         ("l2", "takes 1 number"),
         ("l2:1,2", "takes 1 number"),
         ("l2:a", "should be numbers"),
-        ("l2:-1", "must be a finite number >= 0"),
-        ("l1:inf", "must be a finite number >= 0"),
+        ("l2:-1", "must be a number from 0 to 1e+12"),
+        ("l1:inf", "must be a number from 0 to 1e+12"),
         ("box:2,1", "lo <= hi"),
         ("l1:1+group-l2:1", "stands alone"),
         ("", "unknown penalty ''"),
@@ -199,7 +201,7 @@ def test_words(words, penalty):
     ],
 )
 def test_wrong_words(words, message):
-    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+    with pytest.raises(InputError, match=re.escape(message)):
         parse(words)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmc.data.addresses import without_password
 from fedmc.data.loading import read_source
-from fedmc.data.readers.databases import without_password
 from fedmc.errors import DataError
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")

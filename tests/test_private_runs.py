@@ -172,7 +172,7 @@ def test_what_the_server_remembers_is_looked_at_before_any_rating(tmp_path):
         {"shared": Shared({"posterior": posterior[:-4]})},
         {"shared": Shared()},
         {"shared": Shared({"posterior": wild})},
-        {"scaling": Scaling(3.0, 1e-154)},
+        {"scaling": Scaling(3.0, 1e-11)},
         {"round": 9},
     ):
         asked = broadcast._replace(**{"round": 3} | changes)

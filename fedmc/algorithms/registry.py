@@ -32,6 +32,7 @@ BUILT_IN = {
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them
+MAX_FOUND = 1_000  # specs whose algorithms are kept
 _found: dict[str, object] = {}
 
 
@@ -48,7 +49,10 @@ def name_of(spec: str) -> str:
 def find(spec: str) -> Algorithm:
     """The algorithm of a name, or of a name and its hyper-parameters."""
     if spec not in _found:
-        _found[spec] = _make(spec)
+        made = _make(spec)
+        if len(_found) >= MAX_FOUND:
+            _found.clear()
+        _found[spec] = made
     return cast("Algorithm", _found[spec])
 
 

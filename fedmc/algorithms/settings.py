@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from fedmc.algorithms import registry
+from fedmc.algorithms import limits, registry
 from fedmc.algorithms.presets import PRESETS
-from fedmc.errors import InputError, require, unknown
+from fedmc.errors import InputError, quoted, require, unknown
 from fedmc.privacy import modes
 from fedmc.privacy.modes import Plain
 from fedmc.privacy.protocol import Privacy
@@ -23,19 +22,11 @@ from fedmc.problem.penalties import Fixed, Penalty, Scalable, none
 if TYPE_CHECKING:  # avoids a cycle: the protocols import Settings
     from fedmc.algorithms.protocol import Algorithm, Sampler
 
-MAX_RANK = 10_000
 PLAIN = Plain()
 AUTO_START = 10.0  # where the search for penalty_users="auto" begins
 Preset = Literal["fast", "paper"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "fit_users_to": ("W", "V"),
-    "normalise": ("none", "mean", "standard"),
-    "start": ("uniform", "normal"),
-    "entry": ("all", "first-turn"),
-    "dtype": ("float32", "float64"),
-}
 
 
 @dataclass(frozen=True)
@@ -95,20 +86,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._to_plain_numbers()
-        require(self.rank >= 1, f"rank must be at least 1, got {self.rank}")
-        require(self.rank <= MAX_RANK, f"rank must be at most {MAX_RANK}, got {self.rank}")
-        require(self.inner_steps >= 1, f"inner_steps must be at least 1, got {self.inner_steps}")
-        if self.beta != "auto":
-            ok = isinstance(self.beta, int | float) and math.isfinite(self.beta) and self.beta > 0
-            require(ok, f"beta must be a finite number above 0 or 'auto', got {self.beta!r}")
-        require(self.beta_scale > 0, f"beta_scale must be above 0, got {self.beta_scale}")
-        require(0 < self.dual_step < 2, f"dual_step must lie between 0 and 2, got {self.dual_step}")
-        require(0 <= self.extrapolation < 1, f"extrapolation must be at least 0 and below 1, got {self.extrapolation}")
-        require(0 < self.entry_penalty <= 1, f"entry_penalty must be above 0 and at most 1, got {self.entry_penalty}")
-        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise unknown(name, getattr(self, name), allowed)
+        limits.check(vars(self))
         self._check_parts()
 
     def _to_plain_numbers(self) -> None:
@@ -119,6 +97,8 @@ class Settings:
                 object.__setattr__(self, f.name, value.item())
 
     def _check_parts(self) -> None:
+        drawing = isinstance(self.sampler, str) or hasattr(self.sampler, "draw")
+        require(drawing, lambda: f"a sampler must have draw and probabilities, got {quoted(self.sampler)}")
         self.penalties(clients=1)
         if hasattr(self.make_loss(), "domain"):
             require(
@@ -155,6 +135,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Penalty, Penalty | None]:
         """Loss, users' penalty and items' penalty (None: the users' over p), parsed once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
+        require(isinstance(loss, Loss), lambda: f"a loss needs value, gradient, curvature and link, got {quoted(loss)}")
         users: Penalty = penalties.l2(AUTO_START) if self.needs_tuning else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not isinstance(users, Scalable):

@@ -10,7 +10,7 @@ import click
 
 from fedmc import __version__
 from fedmc.cli.lazy import Entry, LazyGroup
-from fedmc.errors import FedmcError
+from fedmc.errors import LAYOUT, FedmcError, printable
 
 CATALOGUE = {
     "make": Entry("fedmc.cli.catalogue:make", "Write a catalogue of the items of a source."),
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(arguments, prog_name="fedmc")
     except (FedmcError, OSError, MemoryError) as error:
-        sys.stderr.write(f"error: {error or 'out of memory'}\n")
+        sys.stderr.write(f"error: {printable(str(error) or 'out of memory', LAYOUT)}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")

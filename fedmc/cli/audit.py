@@ -16,9 +16,9 @@ from fedmc.cli.display import print_table, print_text, progress_bar
 from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import check_memory, set_active, warm_up
+from fedmc.data.addresses import without_password
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.data.readers.databases import without_password
 from fedmc.report.audit import AuditRecord, write_report
 
 Option = typer.Option

@@ -9,6 +9,7 @@ import typer
 
 from fedmc.cli import options
 from fedmc.cli.parsing import parse_names
+from fedmc.data.addresses import without_password
 from fedmc.data.catalogue import Catalogue, align, load
 from fedmc.data.datasets import load_source
 
@@ -44,7 +45,8 @@ def check(
     ratings = load_source(source, parse_names(columns), query=query, duplicates=duplicates)
     align(ratings, known)
     typer.echo(
-        f"all {len(ratings.items):,} items of {source} are among the {len(known):,} of {path}, hash {known.hash}"
+        f"all {len(ratings.items):,} items of {without_password(source)} are among the {len(known):,} of {path}, "
+        f"hash {known.hash}"
     )
 
 

@@ -10,6 +10,9 @@ from rich import progress
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 from rich.table import Table
+from rich.text import Text
+
+from fedmc.errors import LAYOUT, printable
 
 ROWS = {
     "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)", "rounds": "rounds",
@@ -43,13 +46,13 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         numbers = all(row[k][:1] in "-+0123456789.–" for row in lines)
         table.add_column(name, justify="right" if numbers else "left")
     for k, row in enumerate(lines):
-        table.add_row(*row, style="bold" if k == bold else None)
+        table.add_row(*map(_plain, row), style="bold" if k == bold else None)
     Console().print(table)
 
 
 def print_text(text: str) -> None:
     """Print a sentence on stdout, not broken into lines."""
-    Console().print(text, soft_wrap=True, highlight=False)
+    Console().print(_plain(text), soft_wrap=True, highlight=False)
 
 
 def print_summary(summary: Mapping[str, object], folder: Path) -> None:
@@ -57,9 +60,14 @@ def print_summary(summary: Mapping[str, object], folder: Path) -> None:
     table = Table(show_header=False, box=None)
     for name, label in ROWS.items():
         if summary.get(name) is not None:
-            table.add_row(label, _format(name, summary[name]))
+            table.add_row(label, _plain(_format(name, summary[name])))
     Console().print(table)
     print_text(f"run saved in {folder}")
+
+
+def _plain(text: str) -> Text:
+    """The text without markup, and with all characters that a terminal would act on escaped."""
+    return Text(printable(text, LAYOUT))
 
 
 def _format(name: str, value: object) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.federation_progress import RunName, Server, describe, find_run, run_paths
 from fedmc.cli.runs import to_json
 from fedmc.errors import require
@@ -38,7 +39,7 @@ def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson
         typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
     except superlink.LinkError as error:
         online = {}
-        typer.echo(f"server: {error}")
+        echo(f"server: {error}")
     for name in config.organisations:
         typer.echo(f"{name:20} {online.get(name, 'unknown')}")
     result: dict[str, object] = {"online": online}
@@ -46,8 +47,8 @@ def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson
         folder = find_run(config, run)
         found = folder.status()
         result |= {"run": folder.path.name} | found
-        typer.echo(f"run {folder.path.name}: {describe(found)}")
+        echo(f"run {folder.path.name}: {describe(found)}")
         for one in found.get("absent", [])[-5:]:
-            typer.echo(f"  round {one['round']}: {one['organisation']} was left out: {one['why']}")
+            echo(f"  round {one['round']}: {one['organisation']} was left out: {one['why']}")
     if as_json:
         typer.echo(to_json(result))

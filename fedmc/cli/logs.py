@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from fedmc.federation.logs import OneLine
+
 
 def log_to_stderr() -> None:
     """Log fedmc's messages to stderr, and only errors of Flower."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine())
     logger = logging.getLogger("fedmc")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

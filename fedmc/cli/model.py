@@ -12,10 +12,12 @@ import numpy as np
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
+from fedmc.data.addresses import without_password
 from fedmc.data.datasets import load_source
-from fedmc.errors import DataError, InputError, require
+from fedmc.errors import DataError, InputError, printable, require
 from fedmc.model import load
 
 ModelPath = Annotated[Path, typer.Argument(help="A run folder or a model.npz file.", metavar="MODEL")]
@@ -44,7 +46,9 @@ def evaluate(
     users, items = ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices]
     test = np.ones(len(ratings), bool) if include_seen else ~fitted.has_seen(users, items)
     require(
-        bool(test.any()), f"the model was trained on every rating of {source}: --include-seen to use them", DataError
+        bool(test.any()),
+        f"the model was trained on every rating of {without_password(source)}: --include-seen to use them",
+        DataError,
     )
     errors = fitted.predict(users[test], items[test]) - ratings.matrix.data[test]
     result = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
@@ -109,7 +113,8 @@ def _recommend(path: Path, users: list[str], number: int, include_seen: bool = F
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["user", "rank", "item", "score"])
-    writer.writerows(rows)
+    shown = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
+    writer.writerows((shown(str(user)), rank, shown(str(item)), score) for user, rank, item, score in rows)
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
@@ -128,7 +133,7 @@ def info(model: ModelPath, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
         return
     for name, value in facts.items():
-        typer.echo(f"{name:14} {value}")
+        echo(f"{name:14} {value}")
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[str]]:

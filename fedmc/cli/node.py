@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.echo import echo
 from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, open_folder
@@ -30,7 +31,7 @@ def check(folder: Folder = Path(), reread: Reread = False) -> None:
         tls_check.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
     except tls_check.UnreachableError as error:
-        typer.echo(f"server: {error}")
+        echo(f"server: {error}")
 
 
 def identity(
@@ -53,14 +54,14 @@ def identity(
         require(sign == "=", f"--pin takes NAME=KEY, got {one!r}")
         identities.pin(path, name, public)
     for name, public in identities.load(path):
-        typer.echo(f"{name}={public}{'   (this organisation)' if name == config.organisation else ''}")
+        echo(f"{name}={public}{'   (this organisation)' if name == config.organisation else ''}")
 
 
 def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     """Open the organisation's folder and print a summary of its ratings on stderr."""
     opened = open_folder(config, reread)
     if opened.report is not None:
-        typer.echo(f"dropped: {opened.report}", err=True)
+        echo(f"dropped: {opened.report}", err=True)
     shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
     test = 0 if shard.test is None else shard.test.nnz
     typer.echo(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 
@@ -37,6 +38,6 @@ def prepare(
     plan = Plan(source, names, query, duplicates, catalogue, unknown_items, split, None, partition, clients, seed)
     parts = read_parts(plan)
     if parts.report is not None:
-        typer.echo(f"dropped: {parts.report}", err=True)
+        echo(f"dropped: {parts.report}", err=True)
     write_prepared(out, parts, overwrite)
     typer.echo(f"{len(parts.train):,} ratings of {int(parts.owner.max()) + 1} client(s) in {out}")

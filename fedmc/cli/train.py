@@ -11,13 +11,14 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
+from fedmc.cli.echo import echo
 from fedmc.cli.groups import Budget, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, trials_bar, warm_up
+from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.data.readers.databases import without_password
 from fedmc.errors import InputError, require
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
@@ -130,7 +131,7 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
     """The clients, and the settings with `active` filled in; all checks run before anything is written."""
     federation = federation_of(plan, settings.dtype)
     if federation.report is not None:
-        typer.echo(f"dropped: {federation.report}", err=True)
+        echo(f"dropped: {federation.report}", err=True)
     settings = set_active(settings, active, len(federation.shards))
     sampler_of(settings, len(federation.shards))
     check_memory(federation, settings, rounds, spill)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmc.data import downloads, synthetic
+from fedmc.data.addresses import present
 from fedmc.data.builder import Batch
 from fedmc.data.loading import ReadOptions, read_source
 from fedmc.data.ratings import Ratings
@@ -22,7 +22,7 @@ def load_source(source: str, columns: Sequence[str] | None = None, **options: Un
         return demo(options.get("times", False)) if source == "demo" else insteval()
     if source.startswith("like:"):
         return synthetic.make_ratings(synthetic.like(source.removeprefix("like:")))
-    if not Path(source).exists() and (source in downloads.SETS or source == "netflix"):
+    if not present(source) and (source in downloads.SETS or source == "netflix"):
         place = downloads.installed(source)
         if place is None:
             named = downloads.find(source)

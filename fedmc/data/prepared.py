@@ -24,6 +24,7 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.data import catalogue as catalogues
+from fedmc.data.addresses import present
 from fedmc.data.catalogue import Catalogue
 from fedmc.data.files import staged, write_whole
 from fedmc.data.partition import Shard, narrow, rated_rows
@@ -76,7 +77,7 @@ class Prepared(NamedTuple):
 
 
 def is_prepared(path: Path) -> bool:
-    return (path / "manifest.json").is_file() and (path / "catalogue.json").is_file()
+    return all(present(path / name) and (path / name).is_file() for name in ("manifest.json", "catalogue.json"))
 
 
 class Writer:

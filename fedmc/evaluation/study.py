@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
 from fedmc.algorithms.settings import Settings
+from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
-from fedmc.data.readers.databases import without_password
 from fedmc.errors import require
 from fedmc.evaluation import methods
 from fedmc.evaluation.methods import Method

@@ -12,9 +12,10 @@ import numpy as np
 
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
-from fedmc.errors import DataError
+from fedmc.bounds import MAX_CLIENTS, text, whole
+from fedmc.errors import DataError, InputError
 from fedmc.federation.statuses import OK
-from fedmc.federation.wire import Header, Request, from_bytes, to_bytes
+from fedmc.federation.wire import MAX_COHORT, Header, Request, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.session import Advert, Revealed, Session
 from fedmc.types import Array
@@ -52,8 +53,9 @@ def encode_stage(stage: Stage) -> bytes:
 
 def decode_stage(arrays: Arrays, header: Header) -> Stage:
     try:
-        return Stage(str(header["token"]), int(header["client"]), str(header["stage"]), arrays, str(header["status"]))
-    except (KeyError, TypeError, ValueError) as error:
+        token, stage, status = (text(name, header[name]) for name in ("token", "stage", "status"))
+        return Stage(token, whole("client", header["client"], 0, MAX_CLIENTS), stage, arrays, status)
+    except (KeyError, InputError) as error:
         raise DataError(f"not a stage of this protocol: {error}") from None
 
 
@@ -127,6 +129,8 @@ def _numbers(arrays: Arrays, name: str) -> list[int]:
     found = arrays.get(name)
     if found is None or found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
         raise DataError(f"{name} must be a list of member numbers")
+    if len(found) > MAX_COHORT:
+        raise DataError(f"{name} lists {len(found)} members, at most {MAX_COHORT} are read")
     return [int(number) for number in found]
 
 

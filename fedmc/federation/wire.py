@@ -6,33 +6,34 @@ status and, if that is "ok", one client's Sums. It carries nothing else: no erro
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from fedmc import __version__
-from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Value
+from fedmc.algorithms import limits
+from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Task, Value
 from fedmc.algorithms.settings import Settings
-from fedmc.errors import DataError, InputError, UnknownNameError, require
+from fedmc.bounds import MAX_CLIENTS, MAX_ROUND, number, switch, text, whole
+from fedmc.errors import DataError, InputError, UnknownNameError, reason, require
+from fedmc.federation import container
+from fedmc.federation.container import Arrays as Arrays
+from fedmc.federation.container import Header as Header
 from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
-Arrays = dict[str, Array]
-Header = dict[str, Any]  # what JSON can hold
 HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
 RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 NEVER = -1  # no round of this node was counted
 MAX_RELEASES = 2**40  # no server has received more
 NAMED = 20  # releases that a request names, not one: they may have come in another order than they were made
+MAX_COHORT = 10_000  # members of a session, whose cost grows with their square
+MAX_ITEMS = 2**31 - 1
 
 
 class Invitation(NamedTuple):
@@ -130,25 +131,43 @@ def decode(arrays: Arrays, header: Header) -> Request:
     """The request; InputError: its settings cannot be run here, DataError: it is none."""
     try:
         settings = _settings(header)
-        scaling = Scaling(float.fromhex(header["mean"]), float.fromhex(header["scale"]))
-        shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
-        broadcast = Broadcast(
-            header["task"], int(header["round"]), int(header["clients"]), settings,
-            np.ascontiguousarray(arrays["V"], settings.dtype), scaling, Shared(shared), bool(header["full"]),
-        )  # fmt: skip
-        return Request(
-            str(header["run"]), int(header["client"]), broadcast, int(header["counted"]), header["catalogue"],
-            header["version"], float.fromhex(header["factor"]), _invitation(header["invitation"]),
-            _witnessed(header.get("witnessed")),
-        )  # fmt: skip
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise DataError(f"not a request of this protocol: {type(error).__name__}: {error}") from None
+    except Exception as error:  # strange values can raise anything
+        raise DataError(f"not a request of this protocol: {reason(error)}") from None
+    try:
+        return _request(arrays, header, settings)
+    except Exception as error:
+        raise DataError(f"not a request of this protocol: {reason(error)}") from None
+
+
+def _request(arrays: Arrays, header: Header, settings: Settings) -> Request:
+    scaling = Scaling(_real(header, "mean"), _real(header, "scale"))
+    shared = {name.removeprefix(SHARED): array for name, array in arrays.items() if name.startswith(SHARED)}
+    require(arrays["V"].dtype.kind == "f", f"V is of type {arrays['V'].dtype}, expected floating-point numbers")
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        V = np.ascontiguousarray(arrays["V"], settings.dtype)
+    broadcast = Broadcast(
+        cast(Task, text("task", header["task"])), whole("round", header["round"], 0, MAX_ROUND),
+        whole("clients", header["clients"], 1, MAX_CLIENTS), settings, V, scaling, Shared(shared),
+        switch("full", header["full"]),
+    )  # fmt: skip
+    return Request(
+        text("run", header["run"]), whole("client", header["client"], 0, MAX_CLIENTS), broadcast,
+        whole("counted", header["counted"], NEVER, MAX_ROUND), text("catalogue", header["catalogue"]),
+        text("version", header["version"]), number("factor", _real(header, "factor"), 0, 1),
+        _invitation(header["invitation"]), _witnessed(header.get("witnessed")),
+    )  # fmt: skip
+
+
+def _real(header: Header, name: str) -> float:
+    """A number in hexadecimal notation, which keeps every bit."""
+    return float.fromhex(text(name, header[name]))
 
 
 def _settings(header: Header) -> Settings:
     try:
+        limits.check_words(header["settings"])
         settings = Settings.from_dict(header["settings"])
     except UnknownNameError:
         raise
@@ -163,7 +182,9 @@ def _invitation(header: Sequence[Any] | None) -> Invitation | None:
     if header is None:
         return None
     token, cohort, threshold = header
-    return Invitation(str(token), tuple(int(member) for member in cohort), int(threshold))
+    require(isinstance(cohort, list) and len(cohort) <= MAX_COHORT, f"a cohort has at most {MAX_COHORT} members")
+    members = tuple(whole("a member", member, 0, MAX_CLIENTS) for member in cohort)
+    return Invitation(text("token", token), members, whole("threshold", threshold, 0, MAX_COHORT))
 
 
 def _witnessed(header: Sequence[Any] | None) -> Witnessed | None:
@@ -193,45 +214,23 @@ def encode_reply(reply: Reply) -> tuple[Arrays, Header]:
 
 def decode_reply(arrays: Arrays, header: Header) -> Reply:
     try:
-        heights = header["heights"]
         parts: dict[str, Value] = {name: part for name, part in arrays.items() if "/" not in name}
-        for name, height in heights.items():
-            parts[name] = Rows(arrays[f"{name}/rows"], arrays[f"{name}/values"], int(height))
-        sums = Sums.of(**parts) if header["status"] == OK else None
-        return Reply(
-            str(header["run"]),
-            int(header["client"]),
-            int(header["round"]),
-            str(header["task"]),
-            str(header["status"]),
-            sums,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"not a reply of this protocol: {error}") from None
+        for name, height in header["heights"].items():
+            rows, values = arrays[f"{name}/rows"], arrays[f"{name}/values"]
+            parts[name] = Rows(rows, values, whole("height", height, 0, MAX_ITEMS))
+        status = text("status", header["status"])
+        sums = Sums.of(**parts) if status == OK else None
+        client, round = (whole(name, header[name], NEVER, MAX_ROUND) for name in ("client", "round"))
+        return Reply(text("run", header["run"]), client, round, text("task", header["task"]), status, sums)
+    except Exception as error:  # strange values can raise anything
+        raise DataError(f"not a reply of this protocol: {reason(error)}") from None
 
 
 def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
     """Arrays and header as one .npz file; the same content gives the same bytes."""
-    file = io.BytesIO()
-    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
-    content = {HEADER: text} | {name: arrays[name] for name in sorted(arrays)}
-    np.savez(file, **content)  # type: ignore[arg-type]
-    return file.getvalue()
+    return container.write(arrays, header, HEADER)
 
 
 def from_bytes(content: bytes) -> tuple[Arrays, Header]:
-    """Inverse of `to_bytes`; DataError for anything else. It never unpickles or runs the content."""
-    try:
-        with ZipFile(io.BytesIO(content)) as archive:
-            inside = archive.infolist()
-        if any(part.compress_type for part in inside) or sum(part.file_size for part in inside) > len(content):
-            raise DataError("not a message of this protocol: it would grow when opened")
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            place = HEADER if HEADER in found.files else EARLIER_HEADER
-            arrays = {name: found[name] for name in found.files if name != place}
-            header = json.loads(found[place].tobytes())
-    except (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
-        raise DataError(f"not a message of this protocol: {error}") from None
-    if not isinstance(header, dict):
-        raise DataError("not a message of this protocol")
-    return arrays, header
+    """Inverse of `to_bytes`; DataError for anything else, whatever the bytes."""
+    return container.read(content, (HEADER, EARLIER_HEADER))

@@ -11,13 +11,14 @@ algorithm that a noised mode needs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from fedmc.bounds import MAX_CLIENTS, number, whole
 from fedmc.errors import InputError, require, unknown
 from fedmc.privacy.dp import bounds
+from fedmc.privacy.dp.several import sentence
 from fedmc.privacy.protocol import (
     ALL_TASKS,
     DEFAULT_ACTIVE,
@@ -73,7 +74,8 @@ class Plain(Mode):
     failures_tell: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require(self.clip == 0 or 1 <= self.clip < math.inf, f"clip must be 0 (off) or at least 1, got {self.clip}")
+        clip = number("clip", self.clip, 0)
+        require(clip == 0 or clip >= 1, f"clip must be 0 (off) or at least 1, got {clip}")
 
     def claim(self) -> str:
         return (
@@ -154,7 +156,8 @@ class DP(Mode):
         )
         return (
             f"privacy {self.mode}: what leaves a client is (epsilon {self.epsilon:g}, delta {self.delta:g})-"
-            f"differentially private for each of its users, over {self.rounds} rounds; {noise}"
+            f"differentially private for each of its users, over {self.rounds} rounds; {noise}. "
+            f"{sentence(self.epsilon, self.delta, self.noise_shared)}"
         )
 
     def settings(self) -> Mapping[str, Setting]:
@@ -261,7 +264,7 @@ def cohort_for(organisations: int) -> int:
 
 def check_cohort(min_cohort: int) -> None:
     require(
-        min_cohort >= SMALLEST_COHORT,
+        whole("min_cohort", min_cohort, 0, MAX_CLIENTS) >= SMALLEST_COHORT,
         f"min_cohort must be at least {SMALLEST_COHORT} (of two, each can subtract its own part), got {min_cohort}",
     )
 

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE, number
 from fedmc.errors import InputError, require, unknown
 from fedmc.problem import plugins
 from fedmc.types import Array
@@ -61,7 +62,7 @@ class Huber:
         return f"huber:{self.delta!r}"
 
     def __post_init__(self) -> None:
-        require(self.delta > 0, f"Huber's delta must be above 0, got {self.delta}")
+        number("Huber's delta", self.delta, MIN_POSITIVE, MAX_NUMBER)
 
     def value(self, x: Array, m: Array) -> Array:
         e = np.abs(x - m)

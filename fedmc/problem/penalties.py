@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from fedmc.bounds import MAX_NUMBER, number
 from fedmc.errors import InputError, require, unknown
 from fedmc.problem import plugins
 from fedmc.problem.separable import (
@@ -86,7 +87,7 @@ class GroupL2:
     weight: float
 
     def __post_init__(self) -> None:
-        require(0 <= self.weight < np.inf, f"the group weight must be a finite number >= 0, got {self.weight}")
+        number("the group weight", self.weight, 0, MAX_NUMBER)
 
     def value(self, X: Array) -> float:
         return float(self.weight * np.linalg.norm(X, axis=1).sum(dtype=np.float64))
@@ -116,6 +117,8 @@ class Fixed(CoefficientCache):
         counts = len(self.columns), len(self.values)
         require(counts[0] == counts[1], f"each fixed column needs one value, got {counts[0]} and {counts[1]}")
         require(len(set(self.columns)) == counts[0], f"a column can be fixed once only, got {self.columns}")
+        for value in self.values:
+            number("the value of a fixed column", value)
 
     def _free(self, width: int) -> list[int]:
         outside = [c for c in self.columns if not 0 <= c < width]

@@ -11,11 +11,13 @@ object it returns must be such a spec again, because models and federations carr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from fedmc.errors import FedmcError, InputError, require
+from fedmc.bounds import MAX_ARGUMENTS, number
+from fedmc.errors import FedmcError, InputError, quoted, require
 
 PENALTIES, LOSSES = "fedmc.penalties", "fedmc.losses"
 
@@ -65,7 +67,9 @@ def build(group: str, spec: str, built_in: object | None = None) -> object | Non
         return None
     if not callable(factory):
         raise InputError(f"{name!r} in {group} must be a function or a class, got {type(factory).__name__}")
-    made = _call(factory, spec, numbers(repr(spec), text))
+    arguments = numbers(repr(spec), text)
+    require(not any(map(math.isinf, arguments)), f"{spec!r}: its numbers must be finite")
+    made = _call(factory, spec, arguments)
     again = str(made)
     require(
         _leads_back(factory, name, again),
@@ -77,10 +81,15 @@ def build(group: str, spec: str, built_in: object | None = None) -> object | Non
 
 def numbers(what: str, text: str) -> list[float]:
     """The comma-separated numbers in a text, which may be empty. Errors begin with `what`."""
+    require(text.count(",") < MAX_ARGUMENTS, f"{what}: at most {MAX_ARGUMENTS} numbers")
     try:
-        return [float(number) for number in text.split(",")] if text else []
+        found = [float(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise InputError(f"{what}: {text!r} should be numbers with a comma between") from None
+        raise InputError(f"{what}: {quoted(text)} should be numbers with a comma between") from None
+    for one in found:
+        if not math.isinf(one):  # a box may be open at one end
+            number(f"{what}: each number", one)
+    return found
 
 
 def _call(factory: Callable[..., object], spec: str, arguments: list[float]) -> object:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmc.bounds import MAX_NUMBER, number
 from fedmc.errors import require
 from fedmc.types import Array, DType
 
@@ -99,8 +100,11 @@ class Separable(CoefficientCache):
 
     def __post_init__(self) -> None:
         for name in ("l1", "l2"):
-            weight = getattr(self, name)
-            require(0 <= weight < np.inf, f"the {name} weight must be a finite number >= 0, got {weight}")
+            number(f"the {name} weight", getattr(self, name), 0, MAX_NUMBER)
+        for name in ("lo", "hi"):
+            bound = getattr(self, name)
+            if bound not in (-np.inf, np.inf):
+                number(f"the box's {name}", bound)
         require(self.lo <= self.hi, f"the box must have lo <= hi, got lo={self.lo}, hi={self.hi}")
 
     def value(self, X: Array) -> float:

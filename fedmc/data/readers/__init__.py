@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedmc.data.addresses import present, without_password
 from fedmc.data.builder import Batch
 from fedmc.data.readers import archives, columnar, databases, netflix, text
 from fedmc.data.readers.columnar import ArrowStream
@@ -19,9 +20,9 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
     """The rows of a file, a folder, an archive or a database."""
     if databases.is_database(source):
         return databases.read(str(source), query, selection)
-    require(query is None, f"a query goes with a database, not with {source}", DataError)
+    require(query is None, f"a query goes with a database, not with {without_password(str(source))}", DataError)
     path = Path(source)
-    require(path.exists(), f"there is no file {path}", DataError)
+    require(present(path), f"there is no file {without_password(str(source))}", DataError)
     if path.is_dir() or archives.is_archive(path):
         return archives.read(path, selection)
     if columnar.is_columnar(path):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from fedmc.data.addresses import check_address, present, scrubbed, without_password
 from fedmc.data.builder import Batch
 from fedmc.data.readers.columns import ColumnSelection, Dictionaries, roles, to_batch
 from fedmc.errors import DataError, require
@@ -23,22 +22,18 @@ def is_database(source: str | Path) -> bool:
     if str(source).startswith((*POSTGRES, SQLITE)):
         return True
     path = Path(source)
-    if not path.is_file():
+    if not (present(path) and path.is_file()):
         return False
     with open(path, "rb") as file:
         return file.read(len(_SQLITE_FILE)) == _SQLITE_FILE
-
-
-def without_password(source: str) -> str:
-    """The address with its password replaced by stars."""
-    shown = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1:***@", source)
-    return re.sub(r"(?i)(password=)[^&\s]*", r"\1***", shown)
 
 
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a query's result, streamed."""
     shown = without_password(source)
     require(query is not None and query.strip() != "", f"{shown} needs a query: query='select ...'", DataError)
+    if source.startswith(POSTGRES):
+        check_address(source)
     dbapi, address = _driver(source)
     try:
         with dbapi.connect(address) as connection, connection.cursor() as cursor:
@@ -50,7 +45,7 @@ def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator
                     columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
                     yield to_batch(columns, role, "the query's result", dictionaries)
     except dbapi.Error as error:
-        raise DataError(f"{shown}: {_clean(str(error), source)}") from None
+        raise DataError(f"{shown}: {scrubbed(str(error), source)}") from None
 
 
 def _storage(column: pa.Array) -> pa.Array:
@@ -73,11 +68,3 @@ def _driver(source: str) -> tuple[ModuleType, str]:
         path = "/" + path.lstrip("/")
     require(Path(path).is_file(), f"there is no SQLite file {path}", DataError)
     return sqlite, path
-
-
-def _clean(message: str, source: str) -> str:
-    """A driver's message in one line, without the password."""
-    password = urlsplit(source).password if source.startswith(POSTGRES) else None
-    for secret in {password, unquote(password)} if password else ():
-        message = message.replace(secret, "***")
-    return " ".join(without_password(message).split())

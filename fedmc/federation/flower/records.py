@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedmc.federation.container import read_array
+
 PLACE, NAME = "fedmc", "bytes"
 SMALL = 8 * 2**20  # bytes that are sent in one piece: each piece is a call, which costs more than a megabyte
 
@@ -17,13 +19,13 @@ def pack(content: bytes) -> RecordDict:
 
 
 def unpack(record: RecordDict) -> bytes:
-    """Inverse of `pack`; KeyError or ValueError if the record holds no such bytes."""
+    """Inverse of `pack`; KeyError, ValueError or TypeError if the record holds no such bytes."""
     if PLACE in record.config_records:
         content = record.config_records[PLACE][NAME]
         if not isinstance(content, bytes):
             raise ValueError(f"expected bytes, got {type(content).__name__}")
         return content
-    found = record.array_records[PLACE][NAME].numpy()
+    found = read_array(record.array_records[PLACE][NAME].data)  # Flower's own reader believes the stated size
     if found.dtype != np.uint8 or found.ndim != 1:
         raise ValueError(f"expected bytes, got {found.dtype} of shape {found.shape}")
     return found.tobytes()

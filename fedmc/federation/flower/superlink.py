@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -37,7 +38,8 @@ def environment(config: ServerConfig) -> dict[str, str]:
     scripts = str(Path(sys.executable).parent)
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-        "FLWR_HOME": str(_home(config)), "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+        "FLWR_HOME": str(_home(config)),
+        "PATH": os.pathsep.join([str(_home(config) / "bin"), scripts, os.environ.get("PATH", "")]),
     }  # fmt: skip
     return os.environ | quiet
 
@@ -57,6 +59,7 @@ class Link:
         certificate = config.path("ca.crt").resolve()
         text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{LOOPBACK}:{self.port}"\n'
         (home / "config.toml").write_text(text + f'root-certificates = "{certificate}"\n', encoding="utf-8")
+        _write_superexec(home / "bin")
         if not self._noted.exists():  # the last start failed before registration: start with an empty database
             for path in config.folder.glob("superlink.db*"):
                 path.unlink()
@@ -196,6 +199,15 @@ def free_port() -> int:
 
 def _home(config: ServerConfig) -> Path:
     return config.folder.resolve() / "flower"
+
+
+def _write_superexec(folder: Path) -> None:
+    """Put fedmc's SuperExec where the SuperLink looks for Flower's, which shows the token of a run to all users."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "flower-superexec"
+    command = f"{shlex.quote(sys.executable)} -m fedmc.federation.flower.superexec"
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    os.chmod(path, 0o700)
 
 
 def _end_with_parent() -> None:

@@ -14,17 +14,17 @@ import numpy as np
 
 from fedmc import __version__
 from fedmc.algorithms.messages import TASKS, Broadcast
+from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE
 from fedmc.data.partition import Shard
-from fedmc.errors import InputError
+from fedmc.errors import InputError, quoted
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
+from fedmc.federation.node.sizes import check_sizes
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
-
-MAX_NUMBER = 1e12  # no honest number is as large
 
 
 class Terms(NamedTuple):
@@ -47,6 +47,7 @@ def check(terms: Terms, request: Request) -> None:
     check_policy(terms.policy, terms.store.journal, request, terms.now())
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
+        check_sizes(terms.shard, request)
     except InputError as error:
         raise RefusedError("wrong-settings", str(error)) from None
     check_run(terms, request)
@@ -55,7 +56,7 @@ def check(terms: Terms, request: Request) -> None:
 def check_version(version: object) -> None:
     if version != __version__:
         cure = "install the same version at both ends"
-        raise RefusedError("wrong-version", f"the server runs fedmc {version!r}, this node {__version__}: {cure}")
+        raise RefusedError("wrong-version", f"the server runs fedmc {quoted(version)}, this node {__version__}: {cure}")
 
 
 def check_form(terms: Terms, request: Request) -> None:
@@ -70,22 +71,22 @@ def check_form(terms: Terms, request: Request) -> None:
         expected = f"{items} items by {broadcast.settings.width} columns"
         raise RefusedError("malformed", f"V has the shape {broadcast.V.shape}, expected {expected}")
     if broadcast.task not in TASKS:
-        raise RefusedError("malformed", f"there is no task {broadcast.task!r}")
+        raise RefusedError("malformed", f"there is no task {quoted(broadcast.task)}")
     if not 0 <= request.client < broadcast.clients:
         raise RefusedError("wrong-member", f"this node cannot be number {request.client} of {broadcast.clients}")
     if not re.fullmatch(RUN, request.run):  # it names a file here
-        raise RefusedError("malformed", f"{request.run!r} is not the name of a run")
+        raise RefusedError("malformed", f"{quoted(request.run)} is not the name of a run")
 
 
 def check_numbers(broadcast: Broadcast) -> None:
     """Refuse numbers under which a failure would depend on the ratings. This check reads no rating."""
     for name, array in {"V": broadcast.V, **broadcast.shared.arrays}.items():
-        if array.dtype.kind != "f":
+        if array.dtype not in (np.float32, np.float64):
             raise RefusedError("malformed", f"{name} is of type {array.dtype}, expected floating-point numbers")
         if not np.isfinite(array).all() or np.abs(array).max(initial=0.0) > MAX_NUMBER:
             raise RefusedError("diverged", f"{name} holds numbers that are not finite, or beyond {MAX_NUMBER:g}")
     mean, scale = broadcast.scaling
-    if not (np.isfinite([mean, scale]).all() and scale > 0):
+    if not (abs(mean) <= MAX_NUMBER and MIN_POSITIVE <= scale <= MAX_NUMBER):
         raise RefusedError("malformed", f"ratings cannot be scaled by {broadcast.scaling}")
 
 

@@ -23,28 +23,19 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
-from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
-from fedmc.federation.node.checks import Terms, check, check_version
+from fedmc.errors import DataError, Diverged, FedmcError, quoted
+from fedmc.federation.node.checks import Terms, check
 from fedmc.federation.node.guard import Guard
+from fedmc.federation.node.reading import read
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
-from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
+from fedmc.federation.secagg_messages import Stage, encode_stage
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
-from fedmc.federation.wire import (
-    NEVER,
-    Arrays,
-    Header,
-    Reply,
-    Request,
-    decode,
-    encode_reply,
-    from_bytes,
-    to_bytes,
-)
+from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import aggregation_of, flat
 from fedmc.types import Array
@@ -77,26 +68,11 @@ class Node:
             Guard(store, ledger).check()
 
     def answer_bytes(self, content: bytes) -> bytes:
-        """Decode a request and answer it; bytes that cannot be decoded get a status."""
-        header: Header = {}
-        try:
-            arrays, header = from_bytes(content)
-            if "stage" in header:
-                return self._answer_stage(arrays, header)
-            check_version(header.get("version"))
-            request = decode(arrays, header)
-        except RefusedError as refused:
-            return self._refusal(refused, header)
-        except UnknownNameError as error:
-            cure = "ask the run's operator for the plug-in's package, install it here and restart the node"
-            return self._refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
-        except StoreError:
-            raise
-        except InputError as error:
-            return self._refusal(RefusedError("wrong-settings", str(error)), header)
-        except DataError as error:
-            return self._refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
-        return self.answer(request)
+        """Read a request and answer it; whatever else the bytes are, they get a status."""
+        found = read(content, self.refusals)
+        if isinstance(found, bytes):
+            return found
+        return self._answer_stage(found) if isinstance(found, Stage) else self.answer(found)
 
     def answer(self, request: Request) -> bytes:
         """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
@@ -181,9 +157,8 @@ class Node:
             self.store.hold(request.run, Entry(broadcast.round, state, request.key, content))
         return np.frombuffer(content, np.int64), before is None and stateful
 
-    def _answer_stage(self, arrays: Arrays, header: Header) -> bytes:
-        stage = decode_stage(arrays, header)
-        member, what = self._member, f"stage {stage.stage!r} of session {stage.token[:8]!r}"
+    def _answer_stage(self, stage: Stage) -> bytes:
+        member, what = self._member, f"stage {quoted(stage.stage)} of session {stage.token[:8]!r}"
         refused = RefusedError("no-session", "there is no such session here: the node restarted, or it was replaced")
         if member is not None and (member.token, member.number) == (stage.token, stage.client):
             what += f" ({member.about})"
@@ -191,7 +166,7 @@ class Node:
                 return member.answer(stage)
             except StoreError:
                 raise
-            except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
+            except Exception as error:  # ours, and whatever a stranger's arrays bring about
                 refused = RefusedError("not-hidden", str(error))
         self.refusals.add(refused, what)
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
@@ -240,17 +215,6 @@ class Node:
         if self.shard.client != request.client:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
-
-    def _refusal(self, refused: RefusedError, header: Header) -> bytes:
-        """The answer to a message that could not be read as a request."""
-        what = f"a message of run {header.get('run')!r}, round {header.get('round')!r}"
-        self.refusals.add(refused, what, str(header.get("run", "")))
-        try:
-            run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
-            reply = Reply(str(run), int(client), int(round), str(task), refused.status)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            reply = Reply("", NEVER, NEVER, "", refused.status)
-        return to_bytes(*encode_reply(reply))
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
+from fedmc.data.addresses import present
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
+from fedmc.federation.node import models
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup import keys
@@ -47,7 +49,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     if not is_prepared(source):
         kept = config.path("shard")
         if reread or not is_prepared(kept):
-            report = _prepare(config, kept, str(source) if source.exists() else config.source)
+            report = _prepare(config, kept, str(source) if present(source) else config.source)
         source = kept
     verify(source)
     prepared = open_prepared(source)
@@ -97,11 +99,7 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         broadcast, items = request.broadcast, opened.prepared.catalogue.items
         seen: sparse.csr_array = shard.pattern()
         model = Model(items, broadcast.V, users, U, seen, broadcast.scaling, broadcast.settings, broadcast.clients)
-        kept = config.path("models")
-        kept.mkdir(mode=0o700, exist_ok=True)
-        for path in (kept / f"{request.run}.npz", config.path("model.npz")):
-            model.save(path)
-            os.chmod(path, 0o600)
+        models.keep(config, request.run, model)
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,

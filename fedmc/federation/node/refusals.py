@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
+from fedmc.errors import printable
 from fedmc.federation.node.journal import Journal, Refusal
 from fedmc.federation.node.store import StoreError
 from fedmc.federation.statuses import CURES
@@ -24,7 +25,8 @@ class RefusedError(Exception):
 
     def log(self, what: str) -> None:
         """Write the one line that says why something was refused."""
-        log.warning("refused %s (%s): %s%s", what, self.status, self.reason, self.cure and f": {self.cure}")
+        cure = self.cure and f": {self.cure}"
+        log.warning("refused %s (%s): %s%s", printable(what), self.status, printable(self.reason), printable(cure))
 
 
 class Refusals:
@@ -45,4 +47,4 @@ class Refusals:
 
 def one_line(text: str, most: int = 500) -> str:
     """The text's start without line breaks and other characters that do not print: a server chose parts of it."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[:most])
+    return printable(text[:most])

@@ -10,13 +10,14 @@ import hashlib
 
 import numpy as np
 
-from fedmc.errors import DataError
+from fedmc.errors import DataError, quoted
 from fedmc.federation import secagg_messages as messages
 from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.member import Member
+from fedmc.privacy.secagg.serial import digest
 from fedmc.types import Array
 
 
@@ -52,14 +53,14 @@ class SecAggMember:
 
     def answer(self, stage: Stage) -> bytes:
         """The answer to a stage after the first; DataError or AbortedError if it is refused."""
-        asked = hashlib.sha256(encode_stage(stage)).digest()
+        asked = digest(*stage)
         if stage.stage in self._answered:
             before, reply = self._answered[stage.stage]
             if before != asked:
                 raise DataError(f"stage {stage.stage} was asked for twice, differently")
             return reply
         if stage.stage not in messages.FOLLOWING:
-            raise DataError(f"there is no stage {stage.stage!r}")
+            raise DataError(f"there is no stage {quoted(stage.stage)}")
         reply = self._encoded(stage.stage, getattr(self, f"_{stage.stage}")(stage.arrays))
         self._answered[stage.stage] = asked, reply
         return reply

@@ -41,7 +41,10 @@ CREATE TABLE IF NOT EXISTS revealed (words TEXT PRIMARY KEY, survivors TEXT NOT 
 CREATE TABLE IF NOT EXISTS ended (run TEXT PRIMARY KEY, status TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, ratings TEXT NOT NULL, settings TEXT NOT NULL);
 """
-
+KEPT_RUNS = 50  # runs whose states are kept: a server names the runs, and they must not fill the disk
+FORGET = """
+DELETE FROM states WHERE run NOT IN (SELECT run FROM states GROUP BY run ORDER BY MAX(rowid) DESC LIMIT ?)
+"""
 
 Kind = Literal["committed", "pending"]
 
@@ -149,9 +152,10 @@ class Store:
             raise StoreError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
     def hold(self, run: str, entry: Entry) -> None:
-        """Store an entry as pending, in place of any earlier one."""
+        """Store an entry as pending, in place of any earlier one; the states of runs long past are dropped."""
         with self._transaction():
             self._put(run, "pending", entry)
+            self._database.execute(FORGET, (KEPT_RUNS,))
 
     def promote(self, run: str, state: State | None = None) -> None:
         """Commit the pending entry, with `state` in place of its own if given."""

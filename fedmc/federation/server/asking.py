@@ -6,12 +6,14 @@ import logging
 from collections.abc import Iterable
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
-from fedmc.errors import Diverged
+from fedmc.errors import Diverged, printable
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
+
+MAX_WHY = 1_000  # characters
 
 
 class Asking:
@@ -53,6 +55,7 @@ class Asking:
         return self.transport.exchange(contents, max_bytes, needed)
 
     def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
+        why = printable(why[:MAX_WHY])  # it may quote what the node sent
         self.absent.append(Absent(client, broadcast.round, why))
         name = self.members.name(client)
         log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)

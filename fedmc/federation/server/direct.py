@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmc.algorithms.messages import Broadcast, Part, Sparse, Sums, Value
 from fedmc.algorithms.schema import max_bytes, schema_of
-from fedmc.errors import DataError, TooFewError
+from fedmc.errors import DataError, TooFewError, quoted, reason
 from fedmc.federation.server.asking import Asking
 from fedmc.federation.statuses import DIVERGED, OK, explain
 from fedmc.federation.wire import Reply, decode_reply, from_bytes
@@ -68,10 +68,10 @@ class Replies:
                 return None
             expected = (asking.run, client, broadcast.round, broadcast.task)
             if (reply.run, reply.client, reply.round, reply.task) != expected:
-                raise DataError(f"it is a reply to {reply[:4]}, expected {expected}")
+                raise DataError(f"it is a reply to {quoted(reply[:4], 300)}, expected {expected}")
             check(reply, broadcast, asking.members.items, client in asking.counted)
         except Exception as error:  # malformed bytes can raise anything
-            asking.leave_out(client, broadcast, f"refused: {error}")
+            asking.leave_out(client, broadcast, f"refused: {reason(error)}")
             return None
         return reply.sums
 
@@ -81,7 +81,7 @@ def check(reply: Reply, broadcast: Broadcast, items: int, known: bool) -> None:
     assert reply.sums is not None
     schema, aggregation = schema_of(broadcast, items), aggregation_of(broadcast.settings.privacy)
     if reply.sums.parts.keys() != schema.keys():
-        raise DataError(f"it holds {sorted(reply.sums.parts)}, expected {sorted(schema)}")
+        raise DataError(f"it holds {quoted(sorted(reply.sums.parts), 300)}, expected {sorted(schema)}")
     for name, part in schema.items():
         value = reply.sums.parts[name]
         aggregation.check_encoding(name, value)

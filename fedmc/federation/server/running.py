@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from fedmc.algorithms.settings import Settings
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.federation.logs import OneLine
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
@@ -115,7 +116,7 @@ class RunFolder:
     def log_to_file(self) -> None:
         """From now on, what this process logs about the federation is in the run's folder too."""
         handler = logging.FileHandler(self.path / "run.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(OneLine())
         logging.getLogger("fedmc").addHandler(handler)
 
     def ask_to_stop(self) -> None:

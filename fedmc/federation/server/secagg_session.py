@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.algorithms.schema import schema_of
-from fedmc.errors import DataError, TooFewError
+from fedmc.errors import DataError, TooFewError, reason
 from fedmc.federation import secagg_messages as messages
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage, read_stage
 from fedmc.federation.server.asking import Asking, log
@@ -126,7 +126,7 @@ class SecAggSession:
                 check(member, value)
                 found[member] = value
             except Exception as error:  # malformed bytes can raise anything
-                self.asking.leave_out(member, self.broadcast, f"{stage}: {error}")
+                self.asking.leave_out(member, self.broadcast, f"{stage}: {reason(error)}")
         return found
 
     def _arrays(self, stage: str, member: int, content: bytes) -> Arrays:

@@ -11,13 +11,14 @@ import os
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
 from fedmc import __version__
+from fedmc.bounds import whole
 from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
@@ -29,6 +30,8 @@ from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
 RESERVED = ("server", "authority")
+LOCKED = "requirements.txt"  # the packages of a node, with hashes; `make lock` writes it
+MAX_KEPT = 10_000_000
 AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
 
@@ -57,7 +60,7 @@ class NodeConfig:
     folder: Path
     organisation: str
     server: str  # host:port
-    source: str
+    source: str = field(repr=False)  # it may hold a password
     columns: str | None = None
     query: str | None = None
     duplicates: Duplicates = "refuse"
@@ -69,6 +72,8 @@ class NodeConfig:
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
     policy: Policy = DEFAULT  # what a run may ask of the node
+    keep_models: int = 20  # the models of the last runs, in models/
+    keep_megabytes: int = 2_000  # of all these models together
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -175,7 +180,7 @@ def load_server(folder: Path) -> ServerConfig:
 def load_node(folder: Path) -> NodeConfig:
     found = _read(folder, "organisation")
     ratings = found.pop("ratings", {})
-    known = {field.name for field in fields(NodeConfig)} - {"folder"}
+    known = {one.name for one in fields(NodeConfig)} - {"folder"}
     strange = [name for name in (*found, *ratings) if name not in known]
     require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
     agreed = policy.read(found.pop("policy", {}), str(folder / "config.toml"))
@@ -185,6 +190,8 @@ def load_node(folder: Path) -> NodeConfig:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
     _check_budget(config)
+    for name in ("keep_models", "keep_megabytes"):
+        whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
     require(
         config.min_cohort >= SMALLEST_COHORT,
         f"min_cohort must be at least {SMALLEST_COHORT}, got {config.min_cohort}",
@@ -242,6 +249,7 @@ def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
     _fill("Containerfile", folder / "Containerfile", said)
+    (folder / LOCKED).write_text(_handover(LOCKED), encoding="utf-8")
 
 
 NODE = """organisation = "{organisation}"
@@ -250,6 +258,8 @@ accept = [{accept}]  # runs to take part in: secagg (the server sees sums), dp (
 min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
 # epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
 # delta = 1e-6
+# keep_models = 20  # models of the last runs that are kept in models/, and their size together
+# keep_megabytes = 2000
 
 {policy}
 [ratings]
@@ -264,8 +274,11 @@ unknown_items = "refuse"   # outside of the catalogue: refuse or drop
 
 
 def _fill(template: str, path: Path, said: dict[str, str]) -> None:
-    text = (files("fedmc.federation.setup") / "handover" / template).read_text(encoding="utf-8")
-    path.write_text(Template(text).substitute(said), encoding="utf-8")
+    path.write_text(Template(_handover(template)).substitute(said), encoding="utf-8")
+
+
+def _handover(name: str) -> str:
+    return (files("fedmc.federation.setup") / "handover" / name).read_text(encoding="utf-8")
 
 
 def _bracketed(host: str) -> str:

@@ -1,0 +1,82 @@
+"""Addresses of databases, and the passwords in them, which no message, log or stored setting shows.
+
+A password that is not percent-encoded can hold any character: what hides it does not rely on a well-formed address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from fedmc.errors import DataError, require
+
+HIDDEN = "***"
+SECRET = re.compile("pass|secret|token", re.IGNORECASE)  # in the name of a parameter
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.IGNORECASE)
+_SIGNS = re.compile(r"([?&=\s])")  # between the names and values of parameters
+_STRANGE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|[\s\x00-\x1f]")  # a driver's error would show what is around it
+
+
+def without_password(source: str) -> str:
+    """The address with its passwords replaced by stars; rather more than the password than a part of it is hidden."""
+    shown, last = "", 0
+    for start, end in sorted(_secrets(source)):
+        if end > last:
+            shown += source[last:start] + HIDDEN if start >= last else ""
+            last = end
+    return shown + source[last:]
+
+
+def present(path: str | Path) -> bool:
+    """Whether there is such a file or folder. An address is none; the system's error about it would show it."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def scrubbed(message: str, source: str) -> str:
+    """A message of another library about an address, in one line and without the address's passwords."""
+    found = {source[start:end] for start, end in _secrets(source)}
+    found |= {unquote(secret) for secret in found}
+    for secret in sorted(filter(None, found), key=len, reverse=True):
+        message = message.replace(secret, HIDDEN)
+    scheme = _SCHEME.search(message)
+    if scheme:  # it repeats the address, perhaps cut off inside of the password
+        message = message[: scheme.start()] + without_password(source)
+    return " ".join(message.split())
+
+
+def check_address(source: str) -> None:
+    """Refuse an address that a driver would take apart in the wrong place, and then show pieces of the password."""
+    rest = source[_start(source) :]
+    user = rest.partition("@")[0] if "@" in rest else ""
+    require(
+        rest.count("@") <= 1 and "/" not in user and not _STRANGE.search(rest),
+        f"{without_password(source)}: the user, the password or a parameter holds a character that must be encoded: "
+        "write / as %2F, @ as %40, % as %25, a space as %20",
+        DataError,
+    )
+
+
+def _secrets(source: str) -> Iterator[tuple[int, int]]:
+    """Where the passwords are: from the first colon to the last @, and the values of secret parameters."""
+    start = _start(source)
+    colon, at = source.find(":", start), source.rfind("@")
+    if start and start <= colon < at:
+        yield colon + 1, at
+    place, name = start, ""
+    for piece in _SIGNS.split(source[start:]):
+        place += len(piece)
+        if piece == "=" and SECRET.search(unquote(name)):
+            end = source.find("&", place)
+            yield place, len(source) if end < 0 else end
+        name = piece
+
+
+def _start(source: str) -> int:
+    """Where the scheme of an address ends; 0 if there is none."""
+    found = _SCHEME.search(source)
+    return found.end() if found else 0

