@@ -25,6 +25,7 @@ from fedmc.audit.observer import Observer, Planned, watch
 from fedmc.audit.results import Finding, Linked
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
+from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.training.aggregation import SecureSum, aggregation_of
 from fedmc.training.sampling import Passes, sampler_of
 from fedmc.types import Array
@@ -100,7 +101,7 @@ def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
     """The clients of the first round."""
     drawn = tuple(int(client) for client in sampler_of(settings, clients).draw(1, clients, settings.seed))
     joined = set(range(clients)) if settings.entry == "all" else set()
-    return aggregation_of(settings.privacy).participants(drawn, joined, clients, 1)
+    return aggregation_of(settings.privacy).participants(Turn(1, drawn, clients, settings.active), joined)
 
 
 def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:

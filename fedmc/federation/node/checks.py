@@ -15,6 +15,8 @@ from fedmc import __version__
 from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
+from fedmc.federation.node.final import check_final
+from fedmc.federation.node.limits import check_limits
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.identities import Identity
@@ -44,6 +46,8 @@ def check(terms: Terms, request: Request) -> None:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
     except InputError as error:
         raise RefusedError("wrong-settings", str(error)) from None
+    if request.broadcast.settings.privacy.failures_tell:
+        check_limits(request.broadcast)
     check_run(terms, request)
 
 
@@ -106,6 +110,7 @@ def check_privacy(terms: Terms, request: Request) -> None:
         raise RefusedError("not-hidden", "each client adds its share of the noise, so all of them must take part")
     if invitation is not None:
         check_member(terms, request)
+        check_final(terms.store, request)
 
 
 def check_member(terms: Terms, request: Request) -> None:
