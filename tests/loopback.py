@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -136,8 +137,11 @@ class Loopback:
             time.sleep(0.05)
 
     def wait_until(self, run: str, state: str, seconds: float = 120) -> None:
+        self.wait_for(run, lambda status: status["state"] == state, seconds)
+
+    def wait_for(self, run: str, wanted: Callable[[dict], bool], seconds: float = 120) -> None:
         until = time.monotonic() + seconds
-        while self.run(run).status()["state"] != state:
+        while not wanted(self.run(run).status()):
             assert time.monotonic() < until, f"{self.run(run).status()}\n{self.log('server')}"
             time.sleep(0.1)
 

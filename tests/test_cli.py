@@ -230,7 +230,7 @@ BAD_OPTIONS = {
     "privacy": (["--privacy", "much"], "'much' is not one of 'plain', 'secagg', 'dp', 'dp+secagg'"),
     "too few to hide among": (["--privacy", "secagg"], "4 clients are too few to hide among, min_cohort is 10"),
     "small cohort": (["--privacy", "secagg", "--min-cohort", "2"], "min_cohort must be at least 3"),
-    "epsilon": (["--privacy", "dp", "--epsilon", "0"], "epsilon must be above 0, got 0.0"),
+    "epsilon": (["--privacy", "dp", "--epsilon", "0"], "epsilon must lie between 0.01 and 1000, got 0.0"),
     "range of ratings": (["--privacy", "dp", "--ratings", "5"], "--ratings takes two numbers, LOW,HIGH, got '5'"),
     "clip": (["--clip", "0.5"], "clip must be 0 (off) or at least 1, got 0.5"),
     "clip in hiding": (["--privacy", "secagg", "--clip", "2"], "cannot clip single clients"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ from fedmc.federation.node.store import Store
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Members
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.setup.policy import DEFAULT
 from fedmc.federation.wire import NEVER, Invitation, Request, decode, decode_reply, encode, from_bytes, to_bytes
 from fedmc.privacy.secagg.fixed import from_fixed
 from fedmc.problem.scaling import Scaling
@@ -53,6 +55,7 @@ from tests.world import (
 )  # fmt: skip
 
 SEATED = "takes a seat"
+LAX = replace(DEFAULT, min_penalty_users=0.0, min_beta=1e-12, max_beta=1e12, runs_per_day=100)  # other bounds matter
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +100,7 @@ def probes(tmp_path, settings, entry, scaling):
     """The node's word for each item, at a V that is zero but for that item; a new run for each of them."""
     shard, rated = half_rated()
     with Store(tmp_path / "node") as store:
-        node, words = Node(shard, CATALOGUE, store, identity=IDENTITIES[0]), []
+        node, words = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX), []
         for item in range(ITEMS):
             V = np.zeros((ITEMS, settings.width))
             V[item] = entry
@@ -149,7 +152,7 @@ def test_no_failure_at_the_edge_of_the_bounds(kind, dtype, tmp_path):
     settings = hidden(**given, dtype=dtype)
     rng, (shard, _) = np.random.default_rng(1), half_rated(dtype)
     with Store(tmp_path / "node") as store:
-        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0])
+        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX)
         for number in range(1, 7):
             V = 10.0 ** rng.integers(-12, 7, (ITEMS, settings.width)) * (rng.random((ITEMS, settings.width)) < 0.5)
             scaling = Scaling(limits.LARGEST * (number % 2), limits.SCALE[number % 3 == 0])
@@ -175,7 +178,7 @@ def test_beta_is_bounded(tmp_path):
     settings = hidden(update="exact")
     shard, _ = half_rated()
     with Store(tmp_path / "node") as store:
-        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0])
+        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX)
         for factor, expected in ((1.0, SEATED), (1e-15, "diverged"), (1e10, "diverged")):
             factors = {"beta_items": np.full(ITEMS, factor), "beta_coordinates": np.ones(settings.width)}
             broadcast = Broadcast(

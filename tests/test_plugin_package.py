@@ -13,8 +13,10 @@ import pytest
 
 import fedmc
 from fedmc.algorithms import registry
+from fedmc.cli.federation_demo import NAMES
 from fedmc.errors import InputError, ModelFileError
 from fedmc.federation.server import checkpoint
+from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import decode_reply, from_bytes
 from fedmc.problem import plugins
 from tests.command import fedmc as command
@@ -31,6 +33,10 @@ WORDS = (
     "--method", "momentum", "--penalty-users", "ball:2.0", "--penalty-items", "l2:0.1", "--loss", "pseudo-huber:0.5",
     "--sampler", "round-robin",
 )  # fmt: skip
+
+# Nodes use a plug-in only if their organisation's policy names it.
+AGREED = Policy(algorithms=("momentum",), penalties=("ball", "l2"), losses=("pseudo-huber",))
+IN_CONFIG = 'algorithms = ["momentum"]\npenalties = ["ball", "l2"]\nlosses = ["pseudo-huber"]\n'
 
 
 def install(folder: Path) -> Path:
@@ -114,14 +120,14 @@ def write_table(folder: Path) -> Path:
 @pytest.mark.parametrize("mode", [{"active": 2}, {"active": 4, "privacy": "secagg", "min_cohort": 3}])
 def test_in_a_federation(installed, tmp_path, mode):
     settings = fedmc.Settings.preset("fast", rank=2, **OWN, **mode)
-    world = World(tmp_path / "world")
+    world = World(tmp_path / "world", policy=AGREED)
     found = world.finish(settings, 3)
     assert found.broadcast.V.tobytes() == local(settings, 3)[1].broadcast.V.tobytes()
     world.close()
 
 
 def test_a_node_without_it_refuses_with_a_status_of_its_own(installed, tmp_path, caplog):
-    world = World(tmp_path / "world")
+    world = World(tmp_path / "world", policy=AGREED)
     world.finish(fedmc.Settings.preset("fast", rank=2, active=2, **OWN), 1)
     last = checkpoint.load(world.path).checkpoint
     asked = engine_on(None).asking.encoded(0, last.broadcast._replace(task="round", round=2))
@@ -135,6 +141,10 @@ def test_a_node_without_it_refuses_with_a_status_of_its_own(installed, tmp_path,
 @pytest.mark.slow
 def test_over_flower_with_nodes_that_have_it_installed(installed, tmp_path):
     federation = Loopback(tmp_path)
+    for name in NAMES:
+        config = federation.folder / name / "config.toml"
+        text = config.read_text().replace("[policy]\n", f"[policy]\n{IN_CONFIG}")
+        config.write_text(text)
     try:
         federation.start_all()
         done = federation.train("own", 2, *WORDS)

@@ -129,8 +129,8 @@ def test_what_goes_with_it():
     for given, said in (
         ({"method": "fedavg"}, "needs algorithm='dp', which it chooses by itself; got fedavg"),
         ({"normalise": "standard"}, "public range"),
-        ({"epsilon": 0.0}, "epsilon must be above 0"),
-        ({"delta": 1.5}, "delta must lie between 0 and 1"),
+        ({"epsilon": 0.0}, "epsilon must lie between 0.01 and 1000"),
+        ({"delta": 1.5}, "delta must lie between 1e-12 and 0.1"),
         ({"clip": 1.0}, "clip goes with privacy='plain'"),
         ({"ratings_from": 5.0}, "range of ratings must not be empty"),
         ({"biases": False}, "needs biases=True"),

@@ -15,6 +15,7 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.errors import TooFewError
 from fedmc.federation.node.node import Node
 from fedmc.federation.secagg_messages import FOLLOWING, read_stage
+from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import Reply, decode, encode_reply, from_bytes, to_bytes
 from fedmc.training.rounds import rounds
 from tests.world import (
@@ -159,7 +160,7 @@ def test_what_a_node_refuses(tmp_path, caplog):
     assert refused(world, asked, client=1, invitation=invitation(threshold=2)).status == "not-hidden"
     change_terms(world.nodes[2], identity=None)
     assert refused(world, asked, client=2).status == "wrong-member"
-    change_terms(world.nodes[3], accepted=("plain",))
+    change_terms(world.nodes[3], policy=Policy(accept=("plain",)))
     assert refused(world, asked, client=3).status == "wrong-privacy"
     change_terms(world.nodes[0], identity=IDENTITIES[1])
     assert refused(world, asked, client=0).status == "wrong-member"
@@ -172,7 +173,7 @@ def change_terms(node, **changes):
 def test_a_plain_run_is_refused_by_who_wants_to_be_hidden(tmp_path):
     world = World(tmp_path)
     for node in world.nodes.values():
-        change_terms(node, accepted=("secagg",))
+        change_terms(node, policy=Policy(accept=("secagg",)))
     with pytest.raises(TooFewError, match="wrong-privacy"):
         run(world, settings=KINDS["curvature"])
 

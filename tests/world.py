@@ -26,6 +26,7 @@ from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Members
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.setup.policy import DEFAULT
 from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.local import LocalEngine
@@ -69,12 +70,12 @@ class Snapshot(NamedTuple):
 class World:
     """Nodes with stores on disk, a server with a checkpoint, and a killer that strikes at one of the boundaries."""
 
-    def __init__(self, folder, kill_at=None, quorum=1, budget=(5.0, 1e-6), start=None):
+    def __init__(self, folder, kill_at=None, quorum=1, budget=(5.0, 1e-6), start=None, policy=DEFAULT):
         if start is None:
             folder.mkdir(exist_ok=True)
         else:
             shutil.copytree(start.folder, folder)
-        self.quorum, self.budget = quorum, budget
+        self.quorum, self.budget, self.policy = quorum, budget, policy
         ratings = planted()
         self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
         self.folder, self.kill_at, self.killed = folder, kill_at, None
@@ -99,7 +100,10 @@ class World:
 
     def node(self, client):
         ledger = Ledger(self.folder / f"ledger-{client}", *self.budget)
-        return Node(self.shards[client], CATALOGUE, self.stores[client], identity=IDENTITIES[client], ledger=ledger)
+        return Node(
+            self.shards[client], CATALOGUE, self.stores[client], identity=IDENTITIES[client], policy=self.policy,
+            ledger=ledger,
+        )  # fmt: skip
 
     def revive(self, client):
         self.stores[client].close()

@@ -32,7 +32,7 @@ from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
-from fedmc.privacy.dp import mechanism
+from fedmc.privacy.dp import bounds, mechanism
 from fedmc.privacy.modes import DP
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
@@ -75,6 +75,7 @@ class Private(Algorithm):
             f"with privacy={mode!r} ratings are centred by their public range: normalise='none'",
         )
         require(settings.biases, f"privacy={mode!r} needs biases=True")
+        bounds.check_rank(settings.rank)
         require(
             isinstance(settings.make_loss(), Square), f"privacy={mode!r} needs the square loss, got {settings.loss}"
         )

@@ -35,6 +35,10 @@ FEDERATION = {
 NODE = {
     "check": Entry("fedmc.cli.node:check", "Check ratings, keys and the connection."),
     "start": Entry("fedmc.cli.node_start:start", "Take part in training runs."),
+    "ledger": Entry("fedmc.cli.node_ledger:ledger", "Show the privacy budget, or accept that its record was lost."),
+    "status": Entry("fedmc.cli.node_status:status", "Show policy, runs and refusals of a node."),
+    "approve": Entry("fedmc.cli.node_policy:approve", "Let a run begin that waits for approval."),
+    "reject": Entry("fedmc.cli.node_policy:reject", "Take no part in a run."),
     "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
     "recommend": Entry("fedmc.cli.model:recommend_at_node", "Recommend items to the organisation's own users."),
 }

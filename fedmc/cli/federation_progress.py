@@ -67,8 +67,15 @@ def _progress(found: Json, history: Sequence[Json]) -> str:
         f"online: {', '.join(online) or 'none yet'}",
         f"working: {', '.join(late)}" if late else "",
         f"offline: {', '.join(lost)}" if lost else "",
+        _awaiting(found),
     )
     return "  ".join(part for part in parts if part)
+
+
+def _awaiting(found: Json) -> str:
+    """The organisations that have yet to approve the run, and how they do it."""
+    names = ", ".join(found.get("awaiting_approval", []))
+    return names and f"{names} must approve it: `fedmc node approve {found['id']} FOLDER` there"
 
 
 def report(folder: RunFolder, as_json: bool) -> None:
@@ -112,4 +119,6 @@ def _last_epsilon(history: Sequence[Json]) -> float | None:
 def describe(found: Json) -> str:
     """The state of a run as a short text."""
     text = f"{found['state']}, round {found['round']} of {found.get('rounds', '?')}"
+    if found["state"] == "running" and _awaiting(found):
+        text += f"; {_awaiting(found)}"
     return text + (f" ({found['why']})" if found.get("why") else "")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
-from fedmc.federation.node.organisation import Opened, ledger_of, open_folder
+from fedmc.federation.node.organisation import Opened, open_folder
 from fedmc.federation.setup import identities, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
@@ -18,10 +19,13 @@ Reread = Annotated[bool, typer.Option("--reread", help="Read the ratings from th
 
 
 def check(folder: Folder = Path(), reread: Reread = False) -> None:
-    """Check ratings, catalogue, keys and whether the server can be reached. Nothing is sent."""
+    """Check ratings, catalogue, keys and whether the server can be reached; print the policy. Nothing is sent."""
     config = load_node(folder)
     open_ratings(config, reread)
-    _print_privacy(config)
+    for line in policy_in_words(config):
+        typer.echo(line)
+    if config.epsilon:
+        print_budget(config)
     try:
         tls_check.check(config.server, config.path("ca.crt"))
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
@@ -67,13 +71,10 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     return opened
 
 
-def _print_privacy(config: NodeConfig) -> None:
-    """Print the privacy modes that the organisation accepts, and the budget that it has spent."""
+def policy_in_words(config: NodeConfig) -> list[str]:
+    """What the organisation accepts."""
     cohort = ""
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
         cohort = f", over at least {config.min_cohort} organisations"
-    typer.echo(f"accepts runs with privacy {', '.join(config.accept)}{cohort}")
-    if config.epsilon and config.path("ledger.sqlite").exists():
-        with ledger_of(config) as ledger:
-            spent = f"epsilon {ledger.spent():.4g} of {config.epsilon:g} spent"
-            typer.echo(f"privacy budget: {spent}, delta {config.delta:g}")
+    first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
+    return [first, *(f"  {line}" for line in config.policy.in_words())]

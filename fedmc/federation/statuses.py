@@ -7,6 +7,7 @@ from __future__ import annotations
 
 OK = "ok"
 DIVERGED = "diverged"
+AWAITING_APPROVAL = "awaiting-approval"
 STATUS = {
     OK: "counted",
     "malformed": "the node could not read the request: the server runs another version, or the message was damaged",
@@ -17,13 +18,42 @@ STATUS = {
     "wrong-round": "the node has already committed this round or a later one, or the request came late",
     "lost-state": "the node's state is not of the round that the server counted: restore it, or start a new run",
     "wrong-privacy": "the node does not answer this task in this privacy mode: its config.toml says what it accepts",
+    "wrong-policy": "the settings are outside of the organisation's policy: its own log says which bound and value",
+    AWAITING_APPROVAL: "a person there has yet to allow the run: `fedmc node approve RUN FOLDER` there, then `resume`",
+    "rejected": "the organisation decided against this run",
+    "too-many-runs": "the organisation begins no more runs today (UTC): resume tomorrow, or ask it for a larger bound",
     "over-budget": "the node's organisation has no privacy budget left for this: its own log says by how much",
+    "ledger-behind": "the node's ledger of releases was lost, or replaced by an older copy: its own log gives the cure",
     "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
     "not-hidden": "the session would not hide the node: its own log says why",
     "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
     DIVERGED: "numbers sent or computed are not finite or too large: raise the penalties or beta",
     "failed": "the node could not compute its reply: its own log says why",
+}
+
+# For the organisation, as `fedmc node status` shows it where a refusal has no cure of its own.
+CURES = {
+    "malformed": "install the server's version of fedmc; if it repeats, ask the server's operator",
+    "wrong-version": "install the same version of fedmc as the server",
+    "wrong-catalogue": "put the server's catalogue.json here, then `fedmc node start --reread`",
+    "wrong-settings": "install the server's version of fedmc, or ask for a new run",
+    "missing-plugin": "install the plug-in's package and restart the node",
+    "wrong-round": "nothing, unless it keeps happening: then ask for a new run",
+    "lost-state": "restore the state folder from a backup, or ask for a new run",
+    "wrong-privacy": "if you agree, change `accept` in config.toml (for dp also remove `test`) and restart the node",
+    "wrong-policy": "if you agree, change [policy] in config.toml and restart the node",
+    AWAITING_APPROVAL: "`fedmc node approve RUN FOLDER` or `fedmc node reject RUN FOLDER`",
+    "rejected": "`fedmc node approve RUN FOLDER` if you changed your mind",
+    "too-many-runs": "wait for tomorrow, or raise runs_per_day in [policy] of config.toml and restart the node",
+    "over-budget": "set a larger epsilon in config.toml if you agree, or take no further part",
+    "ledger-behind": "put the newest ledger.sqlite and state/ back, or use `fedmc node ledger --accept-loss`",
+    "wrong-member": "compare identities.json with the other organisations'",
+    "no-session": "nothing: the server starts a new session",
+    "not-hidden": "compare min_cohort in config.toml and identities.json with the other organisations'",
+    "changed-ratings": "restore the ratings' source and `fedmc node start --reread`, or ask for a new run",
+    DIVERGED: "ask for a new run with larger penalties",
+    "failed": "read the node's log",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from fedmc import __version__
 from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Value
 from fedmc.algorithms.settings import Settings
-from fedmc.errors import DataError, InputError, UnknownNameError
+from fedmc.errors import DataError, InputError, UnknownNameError, require
 from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
@@ -30,6 +31,8 @@ HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, a
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
 RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 NEVER = -1  # no round of this node was counted
+MAX_RELEASES = 2**40  # no server has received more
+NAMED = 20  # releases that a request names, not one: they may have come in another order than they were made
 
 
 class Invitation(NamedTuple):
@@ -38,6 +41,13 @@ class Invitation(NamedTuple):
     token: str
     cohort: tuple[int, ...]
     threshold: int
+
+
+class Witnessed(NamedTuple):
+    """The releases that the server ever received from this organisation: their number, and the keys of the last."""
+
+    releases: int
+    last: tuple[str, ...]
 
 
 class Request(NamedTuple):
@@ -51,16 +61,22 @@ class Request(NamedTuple):
     version: str = __version__
     factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
+    witnessed: Witnessed | None = None  # None: no release was ever received from this node
 
     @property
     def key(self) -> str:
-        """Hash by which a node recognises a repeated request: of all but `counted`, `factor` and `invitation`."""
-        return self.hash(counted=None, factor=None, invitation=None)
+        """Hash by which a node recognises a repeated request: of all but what depends on earlier answers."""
+        return self._replace(witnessed=None).hash(counted=None, factor=None, invitation=None)
 
     @property
     def common(self) -> str:
         """Hash of the part of a request that is the same for all members of a session."""
-        return self.hash(client=None, counted=None, factor=None, invitation=None)
+        return self._replace(witnessed=None).hash(client=None, counted=None, factor=None, invitation=None)
+
+    @property
+    def release(self) -> str:
+        """The key of the release that answers this request under differential privacy, at node and server."""
+        return f"{self.run}/{self.key}"
 
     def hash(self, **without: None) -> str:
         arrays, header = encode(self)
@@ -81,7 +97,10 @@ def hash_of(settings: Settings) -> str:
 
 
 def portable(settings: Settings) -> None:
-    """Refuse settings that JSON cannot hold: a penalty, loss, sampler or algorithm given as an object."""
+    """Refuse settings that JSON cannot hold: a penalty, loss, sampler or algorithm given as an object, or inf."""
+    for name, value in settings.to_dict().items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        require(finite, f"{name}={value} is for simulations only: a federation takes finite numbers")
     try:
         same = Settings.from_dict(settings.to_dict()).to_dict() == settings.to_dict()
     except InputError:
@@ -104,7 +123,7 @@ def encode(request: Request) -> tuple[Arrays, Header]:
         "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
         "factor": float(request.factor).hex(), "invitation": request.invitation,
     }  # fmt: skip
-    return arrays, header
+    return arrays, header if request.witnessed is None else header | {"witnessed": request.witnessed}
 
 
 def decode(arrays: Arrays, header: Header) -> Request:
@@ -120,6 +139,7 @@ def decode(arrays: Arrays, header: Header) -> Request:
         return Request(
             str(header["run"]), int(header["client"]), broadcast, int(header["counted"]), header["catalogue"],
             header["version"], float.fromhex(header["factor"]), _invitation(header["invitation"]),
+            _witnessed(header.get("witnessed")),
         )  # fmt: skip
     except InputError:
         raise
@@ -144,6 +164,18 @@ def _invitation(header: Sequence[Any] | None) -> Invitation | None:
         return None
     token, cohort, threshold = header
     return Invitation(str(token), tuple(int(member) for member in cohort), int(threshold))
+
+
+def _witnessed(header: Sequence[Any] | None) -> Witnessed | None:
+    if header is None:
+        return None
+    releases, last = header
+    named = isinstance(last, list | tuple) and 0 < len(last) <= NAMED and all(isinstance(key, str) for key in last)
+    if isinstance(releases, bool) or not isinstance(releases, int) or not named:
+        raise ValueError(f"releases are counted in whole numbers, and up to {NAMED} are named")
+    if not 0 < releases <= MAX_RELEASES or max(map(len, last)) > 300:
+        raise ValueError(f"no server has received {releases} releases")
+    return Witnessed(releases, tuple(last))
 
 
 def encode_reply(reply: Reply) -> tuple[Arrays, Header]:

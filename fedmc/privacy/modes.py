@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from fedmc.errors import InputError, require, unknown
-from fedmc.privacy.dp.mechanism import check_budget
+from fedmc.privacy.dp import bounds
 from fedmc.privacy.protocol import (
     ALL_TASKS,
     DEFAULT_ACTIVE,
@@ -141,10 +141,12 @@ class DP(Mode):
     noise_shared: ClassVar[bool] = False  # each client adds the full noise itself
 
     def __post_init__(self) -> None:
-        low, high = self.rating_range
-        require(self.rounds >= 2, f"rounds must be at least 2 (counts, then a gradient), got {self.rounds}")
-        require(low < high, f"the range of ratings must not be empty, got {low} to {high}")
-        check_budget(self.epsilon, self.delta)
+        checked = {
+            "epsilon": bounds.check_epsilon_or_inf(self.epsilon), "delta": bounds.check_delta(self.delta),
+            "rounds": bounds.check_rounds(self.rounds), "rating_range": bounds.check_range(self.rating_range),
+        }  # fmt: skip
+        for name, value in checked.items():  # plain numbers, which a request can hold
+            object.__setattr__(self, name, value)
 
     def claim(self) -> str:
         noise = (
@@ -279,7 +281,7 @@ def refuse_full(full: bool, mode: str) -> None:
 
 
 def _number(name: str, value: object, default: float) -> float:
-    if value is None:
-        return default
-    require(isinstance(value, int | float), f"{name} must be a number, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return default if value is None else float(bounds.number(name, value))
+    except OverflowError:
+        raise InputError(f"{name} must be a number, got a larger one than there are") from None

@@ -95,6 +95,7 @@ class Logistic:
 
 
 _BUILT_IN: dict[str, Callable[[], Loss]] = {"square": Square, "huber": Huber, "logistic": Logistic}
+BUILT_IN_NAMES = tuple(_BUILT_IN)
 
 
 def parse(spec: str) -> Loss:

@@ -35,6 +35,7 @@ from fedmc.problem.separable import (
 from fedmc.types import Array
 
 __all__ = [
+    "BUILT_IN_NAMES",
     "Coefficients",
     "Coupling",
     "Fixed",
@@ -48,6 +49,7 @@ __all__ = [
     "elastic_net",
     "l1",
     "l2",
+    "names_in",
     "non_negative",
     "none",
     "parse",
@@ -198,11 +200,21 @@ _BUILT_IN: dict[str, tuple[Callable[..., Penalty], int]] = {
     "box": (box, 2),
     "group-l2": (GroupL2, 1),
 }
+BUILT_IN_NAMES = (*_BUILT_IN, "fixed")
+
+
+def names_in(spec: str) -> list[str]:
+    """The names of the penalties that a spec adds up: `non-negative+l1:0.01` has two."""
+    return [term.partition(":")[0] for term in _terms(spec)]
+
+
+def _terms(spec: str) -> list[str]:
+    return re.split(r"\+(?=[a-z])", spec.replace(" ", ""))
 
 
 def parse(spec: str) -> Penalty:
     """A penalty from its spec: `l2:0.1`, `elastic-net:0.1,0.2`, `box:0,5`, `non-negative+l1:0.01`."""
-    terms = [_parse_term(term) for term in re.split(r"\+(?=[a-z])", spec.replace(" ", ""))]
+    terms = [_parse_term(term) for term in _terms(spec)]
     try:
         return reduce(operator.add, terms)
     except TypeError:
@@ -237,7 +249,7 @@ def _installed(term: str, name: str) -> Penalty:
     """A penalty of an installed package."""
     made = plugins.build(plugins.PENALTIES, term)
     if made is None:
-        raise unknown("penalty", name, (*_BUILT_IN, "fixed", *plugins.names(plugins.PENALTIES)))
+        raise unknown("penalty", name, (*BUILT_IN_NAMES, *plugins.names(plugins.PENALTIES)))
     if not isinstance(made, Penalty):
         raise InputError(f"penalty {term!r} needs the methods value and prox, and {type(made).__name__} lacks one")
     return made

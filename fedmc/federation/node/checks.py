@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +18,11 @@ from fedmc.data.partition import Shard
 from fedmc.errors import InputError
 from fedmc.federation.node.final import check_final
 from fedmc.federation.node.limits import check_limits
+from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
 
@@ -32,9 +35,10 @@ class Terms(NamedTuple):
     shard: Shard
     catalogue: str  # hash
     ratings: str  # hash of the shard's content
-    accepted: Sequence[str]  # privacy modes
+    policy: Policy
     identity: Identity | None
     store: Store
+    now: Callable[[], float] = time.time
 
 
 def check(terms: Terms, request: Request) -> None:
@@ -42,6 +46,7 @@ def check(terms: Terms, request: Request) -> None:
     check_form(terms, request)
     check_numbers(request.broadcast)
     check_privacy(terms, request)
+    check_policy(terms.policy, terms.store.journal, request, terms.now())
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
     except InputError as error:
@@ -92,8 +97,10 @@ def check_privacy(terms: Terms, request: Request) -> None:
     """Require an accepted privacy mode, and a secure-aggregation session exactly for the tasks that it masks."""
     broadcast, invitation = request.broadcast, request.invitation
     privacy = broadcast.settings.privacy
-    if privacy.mode not in terms.accepted:  # mode: the organisation's policy names modes
-        raise RefusedError("wrong-privacy", f"this organisation accepts {list(terms.accepted)}, not {privacy.mode}")
+    if privacy.mode not in terms.policy.accept:  # mode: the organisation's policy names modes
+        raise RefusedError(
+            "wrong-privacy", f"this organisation accepts {list(terms.policy.accept)}, not {privacy.mode}"
+        )
     if broadcast.task not in privacy.tasks:  # mode: the mode says what it answers
         answered = ", ".join(sorted(privacy.tasks))
         raise RefusedError("wrong-privacy", f"{privacy.mode} answers {answered}, not {broadcast.task}")

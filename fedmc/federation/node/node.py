@@ -14,7 +14,7 @@ Error texts stay in the node's own log: the server gets only a status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,11 +26,14 @@ from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
 from fedmc.federation.node.checks import Terms, check, check_version
 from fedmc.federation.node.final import OnceAmong
-from fedmc.federation.node.refusals import RefusedError, log
+from fedmc.federation.node.guard import Guard
+from fedmc.federation.node.refusals import Refusals, RefusedError, log
+from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.secagg_member import SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
 from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
 from fedmc.federation.setup.identities import Identity
+from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import (
     NEVER,
@@ -43,19 +46,16 @@ from fedmc.federation.wire import (
     from_bytes,
     to_bytes,
 )
-from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
-from fedmc.privacy.protocol import MODES
+from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import aggregation_of
 from fedmc.training.fixed_point import flat
 from fedmc.types import Array
 
-Work = Callable[[Shard], tuple[State | None, bytes]]
-
 
 class Node:
-    """`ratings` is the hash of the shard's content, `accepted` the privacy modes that the organisation agreed to.
+    """`ratings` is the hash of the shard's content, `policy` what the organisation agreed to.
 
-    `on_finish` gets the last V, and this node's users fitted to it.
+    `on_finish` gets the last V, and this node's users fitted to it. A ledger that does not fit the store is refused.
     """
 
     def __init__(
@@ -67,13 +67,16 @@ class Node:
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
         *,
         identity: Identity | None = None,
-        accepted: Sequence[str] = MODES,
+        policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
-        self.terms = Terms(shard, catalogue, ratings, accepted, identity, store)
+        self.terms = Terms(shard, catalogue, ratings, policy, identity, store)
+        self.refusals = Refusals(store.journal)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
+        if ledger is not None:
+            Guard(store, ledger).check()
 
     def answer_bytes(self, content: bytes) -> bytes:
         """Decode a request and answer it; bytes that cannot be decoded get a status."""
@@ -85,16 +88,16 @@ class Node:
             check_version(header.get("version"))
             request = decode(arrays, header)
         except RefusedError as refused:
-            return _refusal(refused, header)
+            return self._refusal(refused, header)
         except UnknownNameError as error:
             cure = "ask the run's operator for the plug-in's package, install it here and restart the node"
-            return _refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
+            return self._refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
         except StoreError:
             raise
         except InputError as error:
-            return _refusal(RefusedError("wrong-settings", str(error)), header)
+            return self._refusal(RefusedError("wrong-settings", str(error)), header)
         except DataError as error:
-            return _refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
+            return self._refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
         return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
@@ -104,7 +107,7 @@ class Node:
             check(self.terms, request)
             return self._answer_directly(request) if request.invitation is None else self._join_session(request)
         except RefusedError as refused:
-            refused.log(what)
+            self.refusals.add(refused, what, request.run)
             return _bytes(request, refused.status)
         except DataError:
             raise  # the store or the shard is damaged
@@ -130,6 +133,7 @@ class Node:
         before = self._committed(request, pending).state
         if broadcast.task == "finish":
             self.on_finish(request, users_at(self._numbered(request), before, broadcast))
+            self.store.journal.finish(request.run, self.terms.now())
             return _bytes(request, OK, Sums.of())
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
@@ -197,31 +201,13 @@ class Node:
                 raise
             except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
                 refused = RefusedError("not-hidden", str(error))
-        refused.log(what)
+        self.refusals.add(refused, what)
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
 
     # --- steps that all requests share
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
-        """The new state and the reply. A noised reply is a release: the ledger records, repeats or refuses it."""
-        broadcast, shard = request.broadcast, self._numbered(request)
-        multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
-        if multiplier is None:
-            return work(shard)
-        if self.ledger is None:
-            raise RefusedError("over-budget", "config.toml sets no epsilon, so nothing may be spent")
-        done: list[tuple[State | None, bytes]] = []
-
-        def make() -> bytes:
-            done.append(work(shard))
-            return done[0][1]
-
-        try:
-            content = self.ledger.release(f"{request.run}/{request.key}", multiplier, make)
-        except OverBudgetError as error:
-            raise RefusedError("over-budget", str(error)) from None
-        state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise
-        return state, content
+        return released(request, self._numbered(request), work, self.store, self.ledger)
 
     def _entry(self, request: Request, kind: Kind) -> Entry:
         return self.store.get(request.run, kind, request.broadcast.settings.make_algorithm())
@@ -263,16 +249,16 @@ class Node:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
 
-
-def _refusal(refused: RefusedError, header: Header) -> bytes:
-    """The answer to a message that could not be read as a request."""
-    refused.log(f"a message of run {header.get('run')!r}, round {header.get('round')!r}")
-    try:
-        run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
-        reply = Reply(str(run), int(client), int(round), str(task), refused.status)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        reply = Reply("", NEVER, NEVER, "", refused.status)
-    return to_bytes(*encode_reply(reply))
+    def _refusal(self, refused: RefusedError, header: Header) -> bytes:
+        """The answer to a message that could not be read as a request."""
+        what = f"a message of run {header.get('run')!r}, round {header.get('round')!r}"
+        self.refusals.add(refused, what, str(header.get("run", "")))
+        try:
+            run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
+            reply = Reply(str(run), int(client), int(round), str(task), refused.status)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            reply = Reply("", NEVER, NEVER, "", refused.status)
+        return to_bytes(*encode_reply(reply))
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +43,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         identity = identity_of(config.folder, config.organisation, config.min_cohort)
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
-    source, report = Path(config.source), None
-    if not source.is_absolute() and (config.folder / source).exists():
-        source = config.folder / source
+    source, report = source_of(config), None
     if not is_prepared(source):
         kept = config.path("shard")
         if reread or not is_prepared(kept):
@@ -58,8 +57,19 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: prepare it again",
         DataError,
     )
-    name = hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
-    return Opened(prepared, name, pair, report, identity)
+    return Opened(prepared, ratings_hash(source), pair, report, identity)
+
+
+def source_of(config: NodeConfig) -> Path:
+    """The ratings' source as a path: relative to the folder if it is there, else as it is written."""
+    source = Path(config.source)
+    inside = config.folder / source
+    return inside if inside.exists() else source
+
+
+def ratings_hash(prepared: Path) -> str:
+    """The hash by which a node recognises its ratings: of the manifest, which holds a hash of every shard."""
+    return hashlib.sha256((prepared / "manifest.json").read_bytes()).hexdigest()
 
 
 def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
@@ -95,5 +105,6 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        identity=opened.identity, accepted=config.accept, ledger=ledger_of(config) if config.epsilon else None,
+        identity=opened.identity, policy=replace(config.policy, accept=tuple(config.accept)),
+        ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip

@@ -1,19 +1,48 @@
-"""A refusal: the status that the server gets, and the reason, which stays in the node's own log."""
+"""A refusal: the status that the server gets, and the reason and the cure, which stay at the node.
+
+They go to the node's log and to its journal, from which `fedmc node status` shows the last ones.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+
+from fedmc.federation.node.journal import Journal, Refusal
+from fedmc.federation.node.store import StoreError
+from fedmc.federation.statuses import CURES
 
 log = logging.getLogger("fedmc.node")
 
 
 class RefusedError(Exception):
-    """The node does not do what it was asked; raised with the status and the reason."""
+    """The node does not do what it was asked. `cure` is for the organisation, where the reason does not hold one."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, cure: str = "") -> None:
         super().__init__(status)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.cure = status, reason, cure
 
     def log(self, what: str) -> None:
         """Write the one line that says why something was refused."""
-        log.warning("refused %s (%s): %s", what, self.status, self.reason)
+        log.warning("refused %s (%s): %s%s", what, self.status, self.reason, self.cure and f": {self.cure}")
+
+
+class Refusals:
+    """Writes each refusal to the log and to the journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def add(self, refused: RefusedError, what: str, run: str = "") -> None:
+        refused.log(what)
+        now, cure = time.time(), refused.cure or CURES.get(refused.status, "")
+        texts = map(one_line, (run, what, refused.status, refused.reason, cure))
+        try:
+            self.journal.refuse(Refusal(now, now, 1, *texts))
+        except StoreError as error:  # what was refused changes nothing here, so the node need not stop
+            log.warning("`fedmc node status` will not show this refusal: %s", error)
+
+
+def one_line(text: str, most: int = 500) -> str:
+    """The text's start without line breaks and other characters that do not print: a server chose parts of it."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[:most])

@@ -20,6 +20,10 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
+from fedmc.federation.node import journal
+from fedmc.federation.node import marks as ledger_marks
+from fedmc.federation.node.journal import Journal
+from fedmc.federation.node.marks import Mark, MarkKind, Marks
 from fedmc.federation.wire import NEVER, from_bytes, to_bytes
 from fedmc.training.aggregation import put_together, taken_apart
 
@@ -97,6 +101,7 @@ class Store:
             os.close(self._lock)
             raise BusyError(f"{self.folder} is in use by another process of this organisation") from None
         self._open()
+        self.journal = Journal(self._database, self._errors, self._transaction)
 
     def _open(self) -> None:
         path = self.folder / "state.sqlite"
@@ -107,7 +112,8 @@ class Store:
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
-            self._database.executescript(SCHEMA)
+            self._database.executescript(f"BEGIN;{SCHEMA}{ledger_marks.SCHEMA}{journal.SCHEMA}COMMIT;")
+            self._place = os.stat(path).st_ino
             if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
                 self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
             found = self._database.execute("SELECT format FROM about").fetchone()
@@ -119,6 +125,21 @@ class Store:
             os.close(self._lock)
             cure = "restore the state folder from a backup, or move it away and ask for a new run"
             raise StoreError(f"{path} cannot be used: {error}; {cure}") from None
+
+    def marks(self) -> Marks:
+        """What this node has seen of its ledger."""
+        with self._errors():
+            return ledger_marks.read(self._database)
+
+    def mark(self, kind: MarkKind, mark: Mark) -> None:
+        """Record what was seen of the ledger; a release that is `seen` is no longer `next`."""
+        with self._transaction():
+            ledger_marks.write(self._database, kind, mark)
+
+    def in_place(self) -> bool:
+        """Whether the file that was opened is still the one under its name."""
+        path = self.folder / "state.sqlite"
+        return path.exists() and path.stat().st_ino == self._place
 
     def begun_with(self, run: str, ratings: str, settings: str) -> tuple[str, str]:
         """The ratings and settings that the run began with at this node; its first message records them."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import Diverged
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.witness import Witness
 from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
@@ -15,8 +17,8 @@ log = logging.getLogger("fedmc.server")
 class Asking:
     """A run's nodes, the last counted round of each, and the nodes that were left out."""
 
-    def __init__(self, transport: Transport, run: str, members: Members) -> None:
-        self.transport, self.run, self.members = transport, run, members
+    def __init__(self, transport: Transport, run: str, members: Members, witness: Witness | None = None) -> None:
+        self.transport, self.run, self.members, self.witness = transport, run, members, witness
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []
@@ -24,8 +26,24 @@ class Asking:
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
         counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
-        catalogue = self.members.catalogue
-        return Request(self.run, client, broadcast, counted, catalogue, factor=factor, invitation=invitation)
+        request = Request(self.run, client, broadcast, counted, self.members.catalogue)
+        witness = self._witness_of(broadcast)
+        seen = None if witness is None else witness.seen(self.members.name(client))
+        return request._replace(factor=factor, invitation=invitation, witnessed=seen)
+
+    def witness_releases(self, clients: Iterable[int], broadcast: Broadcast) -> None:
+        """Remember that these nodes have answered with a noised release, before anything else is done with it."""
+        witness = self._witness_of(broadcast)
+        if witness is not None:
+            names = {client: self.members.name(client) for client in clients}
+            witness.record({name: self.request(client, broadcast).release for client, name in names.items()})
+
+    def _witness_of(self, broadcast: Broadcast) -> Witness | None:
+        """The witness, if the answer to this broadcast is a noised release."""
+        if self.witness is None or broadcast.task not in STATEFUL_TASKS:
+            return None
+        multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
+        return None if multiplier is None else self.witness
 
     def encoded(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> bytes:
         return to_bytes(*encode(self.request(client, broadcast, invitation)))

@@ -26,6 +26,7 @@ def ask_directly(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums
     answers = asking.exchange(contents, max_bytes(broadcast, members.items), needed)
     replies = Replies(asking, broadcast)
     counted = {client: sums for client in asked if (sums := replies.read(client, answers.get(client))) is not None}
+    asking.witness_releases(counted, broadcast)
     asking.stop_if_diverged(replies.diverged, asked, broadcast)
     if len(counted) < needed:
         missing = asking.reasons(len(asked) - len(counted))

@@ -25,11 +25,15 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.server import checkpoint
+from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
 from fedmc.training.rounds import Checkpoint, Round, rounds
+
+log = logging.getLogger("fedmc.server")
 
 
 class StoppedError(FedmcError):
@@ -155,6 +159,7 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
         if folder.status()["state"] == "diverged":
             raise Diverged(folder.status()["round"], "this run diverged", "start a new one with other settings")
         folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
+        folder.say(awaiting_approval=[], id=plan.run)
         try:
             last = _train(folder, plan, transport)
             folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
@@ -172,7 +177,15 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
     members = Members(
         len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations
     )
-    engine = FederatedEngine(transport, plan.run, members)
+
+    def on_waiting(clients: list[int]) -> None:
+        folder.say(awaiting_approval=[plan.organisations[k] for k in clients])
+        names = ", ".join(map(members.name, clients))
+        if names:
+            log.warning("waiting for %s: `fedmc node approve %s FOLDER` there", names, plan.run)
+
+    approved = ApprovalTransport(transport, plan.patience, on_waiting)
+    engine = FederatedEngine(approved, plan.run, members, Witness.of_run(folder.path))
     try:
         return _rounds(folder, plan, engine)
     finally:

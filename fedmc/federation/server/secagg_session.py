@@ -99,6 +99,7 @@ class SecAggSession:
         contents = {k: self.asking.encoded(k, self.broadcast, self.invitation) for k in self.asked}
         answers = self.asking.exchange(contents, SMALL, self.needed)
         found = self._valid("advertise", answers, self.asked, _one_advert, self._check_advert)
+        self.asking.witness_releases(found, self.broadcast)
         self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
         if len(found) < self.needed:  # a new session would not help: the wait for the others is over
             missing = self.asking.reasons(len(self.asked) - len(found))

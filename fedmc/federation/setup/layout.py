@@ -22,7 +22,9 @@ from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
-from fedmc.federation.setup import identities, keys
+from fedmc.federation.setup import identities, keys, policy
+from fedmc.federation.setup.policy import DEFAULT, Policy
+from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
 
@@ -66,6 +68,7 @@ class NodeConfig:
     min_cohort: int = 10  # the smallest cohort that it accepts
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
+    policy: Policy = DEFAULT  # what a run may ask of the node
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -175,12 +178,13 @@ def load_node(folder: Path) -> NodeConfig:
     known = {field.name for field in fields(NodeConfig)} - {"folder"}
     strange = [name for name in (*found, *ratings) if name not in known]
     require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
+    agreed = policy.read(found.pop("policy", {}), str(folder / "config.toml"))
     try:
-        config = NodeConfig(folder, **found, **ratings)
+        config = NodeConfig(folder, **found, **ratings, policy=agreed)
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
-    require(config.epsilon >= 0, f"epsilon must be at least 0, got {config.epsilon}", DataError)
+    _check_budget(config)
     require(
         config.min_cohort >= SMALLEST_COHORT,
         f"min_cohort must be at least {SMALLEST_COHORT}, got {config.min_cohort}",
@@ -194,6 +198,16 @@ def load_node(folder: Path) -> NodeConfig:
     port = config.server.rpartition(":")[2]
     require(port.isdecimal(), f"{folder / 'config.toml'}: server must be HOST:PORT, got {config.server!r}", DataError)
     return config
+
+
+def _check_budget(config: NodeConfig) -> None:
+    """Refuse an epsilon or delta out of bounds; epsilon may be 0, which allows no release."""
+    try:
+        bounds.check_delta(config.delta)
+        if bounds.number("epsilon", config.epsilon) != 0:
+            bounds.check_epsilon(config.epsilon)
+    except InputError as error:
+        raise DataError(f"{config.path('config.toml')}: {error}") from None
 
 
 def _read(folder: Path, kind: str) -> dict[str, Any]:
@@ -224,7 +238,7 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
 
 
 def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
-    keys.write_private(folder / "config.toml", NODE.format(server=server, **said).encode())
+    keys.write_private(folder / "config.toml", NODE.format(server=server, policy=policy.template(), **said).encode())
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
     _fill("Containerfile", folder / "Containerfile", said)
@@ -237,6 +251,7 @@ min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
 # epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
 # delta = 1e-6
 
+{policy}
 [ratings]
 # A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.
 source = ""

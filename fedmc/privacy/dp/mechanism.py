@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 
 from fedmc.errors import InputError, require
+from fedmc.privacy.dp import bounds
 from fedmc.privacy.secagg.fixed import from_fixed
 from fedmc.types import Array
 
 BITS = 28  # a step is 2^-28, as with SUM_BITS in `algorithms.messages`
+MOST_STEPS = 2.0**62  # values and noise are below, so that their sum fits an int64
+TINIEST = 1e-300  # of a squared multiplier, so that nothing overflows
 TINY = 1e-9  # parts of a smaller norm are not scaled up to norm 1
 
 
@@ -31,25 +34,38 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     require(releases >= 1, f"the number of releases must be at least 1, got {releases}")
     if math.isinf(epsilon):
         return 0.0
-    return float(_accounting().get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
+    with np.errstate(divide="ignore"):  # where its search begins, delta is 0
+        return float(_accounting().get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
 
 
 def spent(multipliers: Iterable[float], delta: float) -> float:
     """The epsilon of the composition of releases with these noise multipliers."""
-    check_budget(1.0, delta)
-    used = list(multipliers)
-    require(all(one >= 0 for one in used), lambda: f"a noise multiplier must be at least 0, got {min(used)}")
-    if 0.0 in used:
-        return math.inf
-    total = sum(one**-2 for one in used)
-    return float(_accounting().get_epsilon_gaussian(total**-0.5, delta)) if total else 0.0
+    return epsilon_of(cost(multipliers), delta)
+
+
+def cost(multipliers: Iterable[float]) -> float:
+    """What releases cost in all: the sum of 1/multiplier^2, which adds up exactly and does not depend on delta."""
+    total = 0.0
+    for one in multipliers:
+        require(0 <= one < math.inf, f"a noise multiplier must be a finite number of at least 0, got {one}")
+        total += 1 / max(one * one, TINIEST) if one else math.inf
+    return total
+
+
+def epsilon_of(total: float, delta: float) -> float:
+    """The epsilon of releases of this cost."""
+    bounds.check_delta(delta)
+    if total in (0.0, math.inf):
+        return total
+    with np.errstate(divide="ignore"):
+        return float(_accounting().get_epsilon_gaussian(total**-0.5, delta))
 
 
 def shares(epsilon: float, delta: float, weights: Sequence[float]) -> list[float]:
     """The noise multipliers of releases that take these shares of the budget and together cost (epsilon, delta)."""
     require(all(weight > 0 for weight in weights), f"shares must be above 0, got {weights}")
-    whole = calibrate(epsilon, delta)
-    return [whole * math.sqrt(sum(weights) / weight) for weight in weights]
+    whole, total = calibrate(epsilon, delta), sum(weights)
+    return [whole * math.sqrt(total / weight) for weight in weights]
 
 
 def shrink(norms: Array) -> Array:
@@ -60,25 +76,41 @@ def shrink(norms: Array) -> Array:
 
 def noised(values: Array, multiplier: float) -> Array:
     """Values plus noise, both in whole steps. The noise is enlarged slightly to cover the rounding of the values."""
-    steps = np.rint(np.asarray(values, np.float64) * 2.0**BITS).astype(np.int64)
+    with np.errstate(over="ignore"):
+        scaled = np.asarray(values, np.float64) * 2.0**BITS
+    steps = _whole(scaled, "the values of a release")
     std = multiplier * (1 + (math.sqrt(values.size) + 1) * 2.0**-BITS)
     return from_fixed(steps + gaussian_steps(values.shape, std), BITS)
 
 
 def gaussian_steps(shape: tuple[int, ...], std: float) -> Array:
-    """Gaussian noise in whole steps, drawn from the operating system's random source only."""
+    """Gaussian noise in whole steps, drawn from the operating system's random source only.
+
+    Noise that an integer cannot hold raises InputError: it would turn into a constant.
+    """
     count = math.prod(shape)
     half = (count + 1) // 2
     drawn = np.frombuffer(os.urandom(16 * half), np.uint64)
     uniform = ((drawn >> np.uint64(11)) + 1.0) * 2.0**-53  # in (0, 1]
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-    return np.rint(normal * (std * 2.0**BITS)).astype(np.int64).reshape(shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = normal * (std * 2.0**BITS)
+    return _whole(scaled, f"noise of multiplier {std:.3g}").reshape(shape)
+
+
+def _whole(scaled: Array, what: str) -> Array:
+    """Whole steps as integers; numbers that are not finite or too large are refused, never wrapped."""
+    largest = float(np.abs(scaled).max(initial=0.0))
+    fits = largest < MOST_STEPS  # false for NaN
+    require(fits, f"{what} must be finite and below 2^62 steps, got {largest:.3g} steps: nothing is released")
+    return np.rint(scaled).astype(np.int64)
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    require(epsilon > 0, f"epsilon must be above 0, got {epsilon}")
-    require(0 < delta < 1, f"delta must lie between 0 and 1, got {delta}: below one over the number of users")
+    """Refuse an epsilon or delta out of bounds; epsilon may be inf, for simulations."""
+    bounds.check_epsilon_or_inf(epsilon)
+    bounds.check_delta(delta)
 
 
 def _accounting() -> Any:

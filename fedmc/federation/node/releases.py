@@ -1,0 +1,56 @@
+"""How a reply leaves a node: a noised one is a release, which the ledger records, repeats or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedmc.algorithms.state import State
+from fedmc.data.partition import Shard
+from fedmc.errors import InputError
+from fedmc.federation.node.guard import Guard, LedgerMismatchError
+from fedmc.federation.node.refusals import RefusedError
+from fedmc.federation.node.store import Store
+from fedmc.federation.wire import Request
+from fedmc.privacy.dp.bounds import check_multiplier
+from fedmc.privacy.dp.ledger import Ledger, LostReleaseError, OverBudgetError
+
+Work = Callable[[Shard], tuple[State | None, bytes]]
+
+
+def released(
+    request: Request, shard: Shard, work: Work, store: Store, ledger: Ledger | None
+) -> tuple[State | None, bytes]:
+    """The new state and the reply of a request."""
+    broadcast = request.broadcast
+    multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
+    if multiplier is None:
+        return work(shard)
+    check_noise(multiplier)
+    if ledger is None:
+        raise RefusedError("over-budget", "config.toml sets no epsilon, so nothing may be spent")
+    done: list[tuple[State | None, bytes]] = []
+
+    def make() -> bytes:
+        done.append(work(shard))
+        return done[0][1]
+
+    try:
+        content = Guard(store, ledger).release(request.release, multiplier, make, request.witnessed)
+    except OverBudgetError as error:
+        raise RefusedError("over-budget", str(error)) from None
+    except LedgerMismatchError as error:
+        raise RefusedError("ledger-behind", str(error)) from None
+    except LostReleaseError as error:
+        raise RefusedError("lost-state", f"{error}: ask for a new run") from None
+    state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise
+    return state, content
+
+
+def check_noise(multiplier: float) -> None:
+    """Refuse noise out of bounds before the ledger is asked."""
+    if multiplier == 0:
+        raise RefusedError("wrong-settings", "epsilon=inf adds no noise: it is for simulations, no node releases that")
+    try:
+        check_multiplier(multiplier)
+    except InputError as error:
+        raise RefusedError("wrong-settings", str(error)) from None
