@@ -28,7 +28,8 @@ from fedmc.algorithms.start import start_items
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
+from fedmc.federation.node.final import OnceAmong
+from fedmc.federation.node.secagg_member import SecAggMember
 from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import (
     Stage,
@@ -41,7 +42,8 @@ from fedmc.federation.secagg_messages import (
 )
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
-from fedmc.training.aggregation import FixedPointSum, flat
+from fedmc.training.aggregation import FixedPointSum
+from fedmc.training.fixed_point import flat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 
@@ -108,7 +110,7 @@ def _session(shards: Any, states: Any, broadcast: Broadcast, store: Store) -> li
         made = Identity(k, key, pinned, CLIENTS)
         seconds, members[k] = _timed(
             lambda made=made, request=request, reply=work[k]: SecAggMember(
-                made, request, reply, False, OnceAmong(store, reply)
+                made, request, reply, False, OnceAmong(store, request, reply, "")
             )
         )
         spent[k, 1] += seconds

@@ -7,6 +7,7 @@ FedmcError
 ├── ModelFileError    a model file that is damaged, of another kind or too new
 ├── Diverged          training diverged; carries the number of the round
 └── TooFewError       too few nodes took part in a round of a federation
+    └── UnmeasuredError   a measurement without some of them would tell something about the others
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Diverged(FedmcError):  # noqa: N818
 
 class TooFewError(FedmcError):
     """Too few nodes took part in a round of a federation."""
+
+
+class UnmeasuredError(TooFewError):
+    """Not all nodes took part in a hidden measurement: without one of them, its difference to another would tell."""
 
 
 def require(condition: bool, message: str | Callable[[], str], error: type[FedmcError] = InputError) -> None:

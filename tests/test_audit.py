@@ -235,6 +235,8 @@ def test_what_is_asked_for_must_make_sense():
         audit(shards, settings.replace(privacy="secagg", min_cohort=10))
     with pytest.raises(InputError, match="audit with the penalty it chose"):
         audit(shards, settings.replace(penalty_users="auto"))
+    with pytest.raises(InputError, match="absences must be at least 0, got -1"):
+        audit(shards, settings, absences=-1)
 
 
 def test_the_words_follow_the_numbers():
@@ -254,6 +256,10 @@ def run(*arguments, cwd):
     return done
 
 
+def plain(line):
+    return {name: line[name] for name in results.Finding._fields}
+
+
 def test_the_command_prints_and_keeps_what_it_found(tmp_path):
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
     entries = made_up().matrix.tocoo()
@@ -261,7 +267,8 @@ def test_the_command_prints_and_keeps_what_it_found(tmp_path):
     (tmp_path / "r.csv").write_text("\n".join(lines) + "\n")
     common = ["r.csv", "--rank", 3, "--clients", 12]
     run("train", *common, "--rounds", 2, "--out", "run", cwd=tmp_path)
-    done = run("audit", *common, "--privacy", "plain,secagg", "--json", "--out", "run", cwd=tmp_path)
+    modes = "--privacy", "plain,secagg", "--absences", 1
+    done = run("audit", *common, *modes, "--json", "--out", "run", cwd=tmp_path)
     assert "The server knows which items the users of a client rated" in done.stdout
     record = json.loads(done.stdout.strip().splitlines()[-1])
     assert record == json.loads((tmp_path / "run" / "audit.json").read_text())
@@ -269,6 +276,8 @@ def test_the_command_prints_and_keeps_what_it_found(tmp_path):
     first = record["modes"]["plain"][0]
     assert first["attack"] == 1
     assert first["advantage"] == pytest.approx(1 - first["guess"])
+    proven = found("which client rated an item", [results.Finding(**plain(one)) for one in record["modes"]["secagg"]])
+    assert list(proven) == ["the sums of 10 rounds, with 9 absences"]  # all twelve are one group: nothing without them
     page = (tmp_path / "run" / "audit.html").read_text()
     assert "privacy=secagg" in page
     assert "person-" not in page

@@ -14,8 +14,9 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
-from fedmc.privacy.secagg.cohorts import cohort
-from fedmc.training.aggregation import FixedPointState, aggregation_of, flat
+from fedmc.privacy.secagg.cohorts import cohort, groups
+from fedmc.training.aggregation import FixedPointState, aggregation_of
+from fedmc.training.fixed_point import flat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import examples, planted
@@ -103,26 +104,53 @@ def test_what_secure_sums_do_not_go_with():
         settings.replace(privacy="none")
 
 
-@given(st.data(), st.integers(3, 60), st.integers(3, 12))
+@given(st.data(), st.integers(3, 60), st.integers(1, 60), st.integers(3, 12))
 @examples(200)
-def test_cohorts_hide(data, clients, least):
-    """At least so many, newcomers none or as many, and in the end everybody is in."""
-    joined = set()
+def test_cohorts_hide(data, clients, active, least):
+    """At least so many, and newcomers none or as many, whoever is absent."""
+    turns, joined = groups(clients, active, least), set()
     for number in range(1, 40):
-        drawn = data.draw(st.sets(st.integers(0, clients - 1), min_size=1), label=f"round {number}")
-        found = cohort(drawn, joined, clients, least, number)
+        found = cohort(turns, joined, least, number)
         assert not found or len(found) >= least
         newcomers = set(found) - joined
         assert not newcomers or len(newcomers) >= least
-        assert set(found) <= set(range(clients))
-        joined |= set(found)
-        assert clients - len(joined) >= least or len(joined) in (0, clients)
+        absent = data.draw(st.sets(st.sampled_from(found), max_size=len(found) // 3)) if found else set()
+        joined |= set(found) - absent
+
+
+@given(st.integers(3, 100), st.integers(1, 100), st.integers(1, 100), st.integers(3, 12))
+@examples(200)
+def test_groups_are_fixed(clients, active, other, least):
+    """A division of the clients that has the same smallest parts in any run; with nobody absent, no other cohort."""
+    turns, smallest = groups(clients, active, least), groups(clients, 1, least)
+    assert sorted(client for group in turns for client in group) == list(range(clients))
+    assert all(len(group) >= min(least, clients) for group in turns)
+    for group in (*turns, *groups(clients, other, least)):
+        assert all(set(part) <= set(group) or not set(part) & set(group) for part in smallest)
+    if clients >= least:
+        joined = set()
+        for number in range(1, 3 * len(turns) + 1):
+            found = cohort(turns, joined, least, number)
+            assert found == turns[(number - 1) % len(turns)]
+            joined |= set(found)
+    assert groups(clients, clients, least) == (tuple(range(clients)),)
 
 
 def test_every_round_of_a_run_hides_its_clients():
-    """25 clients in shuffled passes of 10, which come as 9, 8 and 8."""
+    """25 clients in passes of 10: two groups, of 13 and 12."""
     settings = KINDS["curvature"].replace(privacy="secagg", active=10, min_cohort=10)
     engine = engine_of(25)
     history = list(islice(rounds(engine, settings), 6))
-    assert all(len(round.participants) >= 10 for round in history[1:])
+    assert [round.participants for round in history[1:5]] == 2 * [tuple(range(13)), tuple(range(13, 25))]
     assert engine.joined == set(range(25))
+
+
+def test_a_cohort_after_absences():
+    """Who missed the first turn waits for as many others; a group that became too small goes with the next one."""
+    turns, everybody = groups(9, 3, 3), set(range(9))
+    assert turns == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    assert cohort(turns, {0, 1, 2}, 3, 2) == (3, 4, 5)
+    assert cohort(turns, everybody - {4}, 3, 2) == (3, 5, 6, 7, 8)  # 4 waits
+    assert cohort(turns, everybody - {0, 4, 8}, 3, 2) == (0, 3, 4, 5, 6, 7, 8)  # three who wait come together
+    assert cohort(turns, {0, 1}, 3, 1) == ()
+    assert cohort(groups(2, 2, 3), set(), 3, 1) == ()

@@ -209,6 +209,7 @@ def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:
 
 
 def check_finite(finite: bool, shard: Shard, broadcast: Broadcast) -> None:
-    if not finite:
+    """Raise Diverged, unless that could tell something about the ratings: then the numbers go on to the aggregation."""
+    if not finite and not broadcast.settings.privacy.failures_tell:
         cause = f"client {shard.client} got item factors that are not finite"
         raise Diverged(broadcast.round, cause, broadcast.settings.make_algorithm().remedy)

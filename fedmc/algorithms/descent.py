@@ -33,9 +33,9 @@ class Baseline(Algorithm):
 
 
 def largest_eigenvalue(F: Array) -> float:
-    """lambda_max(F'F), kept above 0 if F is 0."""
+    """lambda_max(F'F), kept above 0 if F is 0; NaN if F is not finite."""
     G = np.einsum("ta,tb->ab", F, F, dtype=np.float64)  # avoids BLAS, whose threads compete with the kernels
-    return max(float(np.linalg.eigvalsh(G)[-1]), 1e-12)
+    return max(float(np.linalg.eigvalsh(G)[-1]), 1e-12) if np.isfinite(G).all() else np.nan
 
 
 def lipschitz(problem: Problem, U: Array) -> float:

@@ -19,12 +19,13 @@ from scipy import sparse
 
 from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.settings import Settings
-from fedmc.audit import attacks, results
+from fedmc.audit import attacks, group_testing, results
 from fedmc.audit.masking import masked_round
 from fedmc.audit.observer import Observer, Planned, watch
 from fedmc.audit.results import Finding, Linked
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
+from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.training.aggregation import SecureSum, aggregation_of
 from fedmc.training.sampling import Passes, sampler_of
 from fedmc.types import Array
@@ -72,9 +73,14 @@ def audit(
     *,
     number: int = 10,
     targets: int = 10,
+    absences: int = 0,
     on_step: Callable[[str], None] = lambda words: None,
 ) -> list[Finding]:
-    """Attack a run of these settings over `number` rounds, against at most `targets` of its clients."""
+    """Attack a run of these settings over `number` rounds, against at most `targets` of its clients.
+
+    With `absences`, sums of a run in which each client misses so many of its rounds are attacked as well.
+    """
+    require(absences >= 0, f"absences must be at least 0, got {absences}")
     require(number >= 1, f"rounds must be at least 1, got {number}")
     require(targets >= 1, f"targets must be at least 1, got {targets}")
     require(not settings.needs_tuning, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
@@ -92,6 +98,10 @@ def audit(
     found = of_masked(truth, engine, chosen)
     on_step("attacking the sums")
     found += of_sums(truth, engine, chosen)
+    on_step("testing groups")
+    found += of_groups(truth, engine)
+    if absences:
+        found += of_groups(truth, watch(shards, settings, chosen[:1], number, absences))
     on_step("admitting newcomers")
     return found + of_newcomers(truth, settings, min(targets, 5), aggregation.min_cohort)
 
@@ -100,7 +110,7 @@ def first_cohort(clients: int, settings: Settings) -> tuple[int, ...]:
     """The clients of the first round."""
     drawn = tuple(int(client) for client in sampler_of(settings, clients).draw(1, clients, settings.seed))
     joined = set(range(clients)) if settings.entry == "all" else set()
-    return aggregation_of(settings.privacy).participants(drawn, joined, clients, 1)
+    return aggregation_of(settings.privacy).participants(Turn(1, drawn, clients, settings.active), joined)
 
 
 def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
@@ -201,6 +211,14 @@ def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Fi
         results.items(results.sum_of(size), best, guess, len(targets)),
         results.persons(results.sum_of(len(engine.cohorts[0])), found, len(engine.cohorts[0])),
     ]
+
+
+def of_groups(truth: Clients, engine: Observer) -> list[Finding]:
+    """Group testing on the sums, if the same clients did not take part in all of them."""
+    if len(set(engine.cohorts)) == 1:
+        return []
+    rated = np.array([count_items(shard) > 0 for shard in truth.shards])
+    return [results.group_testing(group_testing.attribute(engine.sums, engine.cohorts, rated), engine.missed)]
 
 
 def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int) -> list[Finding]:

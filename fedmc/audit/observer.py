@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -21,10 +22,15 @@ MESSAGES = 3  # kept of each observed client: more add nothing new
 
 
 class Observer(LocalEngine):
-    """The simulation as a curious server sees it: the messages of some clients, and the sum of every round."""
+    """The simulation as a curious server sees it: the messages of some clients, and the sum of every round.
 
-    def __init__(self, shards: Sequence[Shard], listen_to: Sequence[int]) -> None:
+    Once its cohort has joined, each client misses `absences` of its rounds, one client at a time.
+    """
+
+    def __init__(self, shards: Sequence[Shard], listen_to: Sequence[int], absences: int = 0) -> None:
         super().__init__(shards)
+        self.absences, self.missed = absences, 0
+        self._turns: Counter[tuple[int, ...]] = Counter()
         self.heard: dict[int, list[Observation]] = {client: [] for client in listen_to}
         self.sums: list[Observation] = []
         self.cohorts: list[tuple[int, ...]] = []
@@ -33,7 +39,7 @@ class Observer(LocalEngine):
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         if broadcast.task not in STATEFUL_TASKS:
             return super().ask(broadcast, clients)
-        cohort = tuple(sorted(clients))
+        cohort = self._present(tuple(sorted(clients)))
         apart = [client for client in cohort if client in self.heard]
         rest = [client for client in cohort if client not in self.heard]
         messages = [super(Observer, self).ask(broadcast, [client]) for client in apart]
@@ -47,7 +53,17 @@ class Observer(LocalEngine):
         self.sums.append(Observation(broadcast, copy, accounted))
         self.cohorts.append(cohort)
         self._sent |= dict.fromkeys(cohort, broadcast.V)
-        return total
+        return replace(total, clients=cohort)
+
+    def _present(self, cohort: tuple[int, ...]) -> tuple[int, ...]:
+        """The cohort without the member whose turn it is to be absent."""
+        turn = self._turns[cohort] - 1  # at the first one they join
+        self._turns[cohort] += 1
+        if not 0 <= turn < self.absences * len(cohort):
+            return cohort
+        self.missed += 1
+        place = turn % len(cohort)
+        return cohort[:place] + cohort[place + 1 :]
 
 
 def parts_of(sums: Sums) -> dict[str, Array]:
@@ -68,10 +84,12 @@ class Planned:
         return np.full(clients, 1 / clients)
 
 
-def watch(shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int) -> Observer:
+def watch(
+    shards: Sequence[Shard], settings: Settings, listen_to: Sequence[int], number: int, absences: int = 0
+) -> Observer:
     """Run `number` rounds and record what the server sees."""
     require(len(listen_to) > 0, "nobody takes part in the first round: raise active")
-    engine = Observer(shards, listen_to)
+    engine = Observer(shards, listen_to, absences)
     for _ in islice(rounds(engine, settings, measure_every=number + 1), number + 1):
         pass
     return engine

@@ -26,6 +26,18 @@ class Linked(NamedTuple):
     ratings: int
 
 
+class Attributed(NamedTuple):
+    """The result of group testing: proofs about (client, item) pairs."""
+
+    sums: int
+    rated: int  # pairs of which it is proven that the client rated the item
+    pairs: int  # pairs of a client and an item that it rated
+    unrated: int  # pairs of which it is proven that the client did not rate the item
+    wrong: int  # proofs that are wrong
+    named: int  # pairs of rare items that were proven
+    rare: int  # pairs of rare items
+
+
 class Finding(NamedTuple):
     """One row of the table. `attack` and `guess` are shares of what `measure` names; `guess` None: no baseline.
 
@@ -94,6 +106,20 @@ def persons(sees: str, found: Linked, clients: int) -> Finding:
             f"{_of_100(found.right / found.said, 'in')} of the links are right."
         )
     return Finding("which items one person rated", sees, "users told apart", share, 0.0, meaning)
+
+
+def group_testing(found: Attributed, absences: int) -> Finding:
+    """Which client rated an item, proven. Popularity proves nothing, so the baseline is 0."""
+    absent = f", with {absences:,} absences" if absences else ", nobody absent"
+    meaning = (
+        f"{found.rated + found.unrated:,} facts are proven from rows of {found.sums:,} sums that are exactly zero: of "
+        f"{found.rated:,} of {found.pairs:,} pairs that the client rated the item, of {found.unrated:,} pairs that it "
+        f"did not; {found.wrong:,} of these are wrong. Of items rated by at most 2 clients, {found.named:,} of "
+        f"{found.rare:,} ratings are attributed to their client ({_of_100(found.named / max(found.rare, 1), 'in')})."
+    )
+    sees = f"the sums of {found.sums:,} rounds{absent}"
+    share = found.named / max(found.rare, 1)
+    return Finding("which client rated an item", sees, "rare items attributed", share, 0.0, meaning)
 
 
 def summary(mode: str, findings: list[Finding]) -> list[str]:

@@ -34,6 +34,9 @@ def audit(
     active: options.Active = None,
     rounds: Annotated[int, Option(help="Number of communication rounds that the server observes.")] = 10,
     targets: Annotated[int, Option(help="Number of clients to attack, of those in the first round.")] = 10,
+    absences: Annotated[
+        int, Option(help="With secagg: also attack a run in which each client misses this many of its rounds.")
+    ] = 0,
     min_cohort: options.MinCohort = 10,
     penalty_users: options.PenaltyUsers = None,
     update: options.Update = None,
@@ -65,7 +68,9 @@ def audit(
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)
-    found = {settings.privacy.mode: _attack(federation.shards, settings, rounds, targets) for settings in made}
+    found = {
+        settings.privacy.mode: _attack(federation.shards, settings, rounds, targets, absences) for settings in made
+    }
     for mode, findings in found.items():
         _print_findings(mode, findings)
     about = {"source": without_password(source), "clients": len(federation.shards), "rounds": rounds}
@@ -79,14 +84,14 @@ def audit(
         typer.echo(to_json(record))
 
 
-def _attack(shards: Sequence[Shard], settings: Settings, rounds: int, targets: int) -> list[Finding]:
+def _attack(shards: Sequence[Shard], settings: Settings, rounds: int, targets: int, absences: int) -> list[Finding]:
     with progress_bar() as bar:
         task = bar.add_task(settings.privacy.mode, total=None)
 
         def on_step(step: str) -> None:
             bar.update(task, description=f"{settings.privacy.mode}: {step}")
 
-        return attacks.audit(shards, settings, number=rounds, targets=targets, on_step=on_step)
+        return attacks.audit(shards, settings, number=rounds, targets=targets, absences=absences, on_step=on_step)
 
 
 def _print_findings(mode: str, findings: list[Finding]) -> None:

@@ -17,6 +17,7 @@ from fedmc.cli.federation_progress import RunName, Server, find_run, follow, rep
 from fedmc.cli.groups import Budget, Solver
 from fedmc.errors import require
 from fedmc.federation.flower import superlink
+from fedmc.federation.node import limits
 from fedmc.federation.server.running import RunFolder, RunPlan
 from fedmc.federation.setup import identities
 from fedmc.federation.setup.layout import ServerConfig, load_server
@@ -139,6 +140,8 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
     portable(settings)
     sampler_of(settings, organisations)
     settings.privacy.check_run(organisations, settings.active, rounds, full=False)
+    if settings.privacy.failures_tell:
+        limits.check_settings(settings)
 
 
 def _check_order(order: Order, settings: Settings, organisations: int) -> int:

@@ -109,8 +109,10 @@ class SecAgg(Mode):
     def claim(self) -> str:
         return (
             f"privacy secagg: the server sees sums over cohorts of at least {self.min_cohort} clients, more than two "
-            "thirds of whom must take part to the end, and no client's own message. What the sums and the model say "
-            "about all clients together is not hidden"
+            "thirds of whom must take part to the end, and no client's own message, unless a third of a cohort work "
+            "together with the server. Not hidden: what the sums and the model say about all clients together; of a "
+            "client that misses a round, the items that nobody else in its group rated; and what a server finds out "
+            "that sends item factors of its own choice. Only differential privacy bounds these"
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:

@@ -160,6 +160,8 @@ def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, toleran
     """Accelerated proximal gradient on the rows' Gram matrices, with a restart whenever it overshoots."""
     width = X.shape[1]
     G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
+    if not np.isfinite(G).all():
+        return np.full_like(X, np.nan)
     step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
     Y, momentum = X, 1.0
     for _ in range(5000):

@@ -2,7 +2,7 @@
 
     PlainSum     replies are arrays of floats, added in the order of the client numbers
     ClippedSum   fixed-point integers; each update counts up to a multiple of the median update norm
-    SecureSum    fixed-point integers; a federation masks them, so that the server sees only their sum
+    SecureSum    fixed-point integers; a federation masks them, so that the server sees only sums over fixed groups
 
 Under fixed-point encoding a client keeps a cumulative part (its whole contribution so far) in whole steps of 2^-bits,
 and sends the difference to what was counted before. So after any number of rounds, in any order, the server's sum
@@ -12,23 +12,23 @@ items a client rated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
 from fedmc.algorithms.client import respond
-from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Schema, Sums, Value, add_up, dense, length
+from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Sums, Value, add_up, length
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
-from fedmc.errors import Diverged, InputError, require
+from fedmc.errors import require
 from fedmc.privacy import clipping, modes
 from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
 from fedmc.privacy.protocol import Privacy
-from fedmc.privacy.secagg.cohorts import cohort
-from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
+from fedmc.privacy.secagg.cohorts import Turn, cohort, groups
+from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split
 from fedmc.types import Array
 
 
@@ -69,8 +69,8 @@ class Aggregation(Protocol):
         """Whether a node accepts this task only in a secure-aggregation session."""
         ...
 
-    def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
-        """The clients to ask in round `number`, given those drawn; `joined` are already part of the sum."""
+    def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
+        """The clients to ask in a round; `joined` are already part of the sum."""
         ...
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
@@ -93,6 +93,10 @@ class Aggregation(Protocol):
         """Whether replies of several clients may be computed, and added, together."""
         ...
 
+    def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
+        """The same aggregation at a node, where numbers that do not fit must not show; `on_cut` is told of them."""
+        ...
+
     def check_encoding(self, name: str, value: Value) -> None:
         """Refuse a part of a reply that is not encoded as this aggregation needs it."""
         ...
@@ -110,8 +114,8 @@ class PlainSum(Aggregation):
     def needs_session(self, task: str) -> bool:
         return False
 
-    def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
-        return drawn
+    def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
+        return turn.drawn
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         return respond(shard, state, broadcast)
@@ -128,6 +132,9 @@ class PlainSum(Aggregation):
     def can_batch(self) -> bool:
         return True
 
+    def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
+        return self
+
     def check_encoding(self, name: str, value: Value) -> None:
         """Every encoding is accepted; types are checked elsewhere."""
 
@@ -138,17 +145,21 @@ class PlainSum(Aggregation):
 class FixedPointSum(PlainSum):
     """Fixed-point integers, whose sum is exact in any order."""
 
+    def __init__(self, encode: Encode = fixed) -> None:
+        self._encode = encode
+
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         before = cast(FixedPointState | None, state) if isinstance(state, FixedPointState) else None
         after, sums = respond(shard, state if before is None else before.inner, broadcast)
         schema = schema_of(broadcast, shard.by_user.shape[1])
         whole = {} if broadcast.task not in STATEFUL_TASKS else self._contribution(shard, after, broadcast)
         if not whole:
-            return (after if broadcast.task in STATEFUL_TASKS else state), _integers(sums.parts, schema, broadcast)
-        steps = [fixed(values, schema[name].bits, broadcast) for name, values in whole.items()]
+            kept = after if broadcast.task in STATEFUL_TASKS else state
+            return kept, integers(sums.parts, schema, broadcast, self._encode)
+        steps = [self._encode(values, schema[name].bits, broadcast) for name, values in whole.items()]
         now = FixedPointState(cast(State, after), np.concatenate(steps))
         change = now.whole if before is None else now.whole - before.whole
-        return cast(State, now), _integers(sums.parts, schema, broadcast, _split(change, whole))
+        return cast(State, now), integers(sums.parts, schema, broadcast, self._encode, split(change, whole))
 
     def _contribution(self, shard: Shard, state: State | None, broadcast: Broadcast) -> dict[str, Array]:
         return broadcast.settings.make_algorithm().contribution(shard, cast(State, state), broadcast)
@@ -178,6 +189,7 @@ class ClippedSum(FixedPointSum):
     """Each update counts up to `clip` times the median update norm of the round."""
 
     def __init__(self, clip: float) -> None:
+        super().__init__()
         self.clip = clip
 
     def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
@@ -199,7 +211,7 @@ class ClippedSum(FixedPointSum):
 
 
 class SecureSum(FixedPointSum):
-    """Sums over cohorts of at least `min_cohort` clients, with no newcomers or at least as many of them.
+    """Sums over fixed groups of at least `min_cohort` clients, with no newcomers or at least as many of them.
 
     The simulation adds the same integers as a federation, without masks: they would cancel in the sum, and in one
     process there is nobody to hide from.
@@ -207,14 +219,27 @@ class SecureSum(FixedPointSum):
 
     masked = True
 
-    def __init__(self, min_cohort: int) -> None:
+    def __init__(self, min_cohort: int, encode: Encode = fixed) -> None:
+        super().__init__(encode)
         self.min_cohort = min_cohort
+
+    def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
+        return SecureSum(self.min_cohort, cutting(on_cut))
 
     def needs_session(self, task: str) -> bool:
         return task != "finish"  # nodes get the final V and send nothing back
 
-    def participants(self, drawn: tuple[int, ...], joined: Set[int], clients: int, number: int) -> tuple[int, ...]:
-        return cohort(drawn, joined, clients, self.min_cohort, number) if drawn else drawn
+    def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
+        """The group whose turn it is; of the draw, only an empty one counts."""
+        fixed = groups(turn.clients, turn.active, self.min_cohort)
+        return cohort(fixed, joined, self.min_cohort, turn.number) if turn.drawn else ()
+
+
+class NoisedSecureSum(SecureSum):
+    """As SecureSum, for replies that contain noise: cutting them would cut the noise too, so they fail instead."""
+
+    def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
+        return self
 
 
 def aggregation_of(privacy: Privacy) -> Aggregation:
@@ -222,7 +247,7 @@ def aggregation_of(privacy: Privacy) -> Aggregation:
     if isinstance(privacy, Plain):
         return ClippedSum(privacy.clip) if privacy.clip else PlainSum()
     if isinstance(privacy, SecAgg | DPSecAgg):
-        return SecureSum(privacy.min_cohort)
+        return (SecureSum if isinstance(privacy, SecAgg) else NoisedSecureSum)(privacy.min_cohort)
     assert isinstance(privacy, DP)
     return PlainSum()
 
@@ -240,50 +265,3 @@ def check_run(settings: Settings, clients: int, rounds: int | None, full: bool) 
         algorithm.theory is not None or not full,
         f"full diagnostics exist for FedMC only, not for {algorithm}: leave them out",
     )
-
-
-def flat(reply: Sums, schema: Schema) -> Array:
-    """A fixed-point reply as one vector, in the order of the schema."""
-    return np.concatenate([reply[name].ravel() for name in schema])
-
-
-def unflat(words: Array, schema: Schema) -> dict[str, Array]:
-    """Inverse of `flat`: the integers by name."""
-    parts, start = {}, 0
-    for name, part in schema.items():
-        parts[name] = words[start : start + part.size].reshape(part.shape)
-        start += part.size
-    return parts
-
-
-def decoded(total: Array, schema: Schema, sent: int) -> Sums:
-    """The sums that a flat vector of integers encodes."""
-    parts: dict[str, Value] = {
-        name: from_fixed(part, schema[name].bits) for name, part in unflat(total, schema).items()
-    }
-    return Sums(parts, sent)
-
-
-def fixed(values: Array, bits: int, broadcast: Broadcast) -> Array:
-    """Encode in whole steps of 2^-bits; a number that is too large raises Diverged."""
-    try:
-        return to_fixed(values, bits, limit_of(broadcast.clients, bits)).ravel()
-    except InputError as error:
-        raise Diverged(broadcast.round, str(error), "rescale the ratings, or raise the penalties or beta") from None
-
-
-def _split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
-    ends = np.cumsum([values.size for values in whole.values()])[:-1]
-    return dict(zip(whole, np.split(change, ends), strict=True))
-
-
-def _integers(
-    parts: Mapping[str, Value], schema: Schema, broadcast: Broadcast, changes: Mapping[str, Array] | None = None
-) -> Sums:
-    """A reply in whole steps; `changes` holds the cumulative parts, already encoded."""
-    found: dict[str, Value] = {}
-    for name, part in schema.items():
-        change = (changes or {}).get(name)
-        steps = fixed(dense(parts[name], part.shape), part.bits, broadcast) if change is None else change
-        found[name] = steps.reshape(part.shape)
-    return Sums(found, 8 * length(schema))

@@ -10,6 +10,7 @@ from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import ServerState
 from fedmc.algorithms.theory import LIPSCHITZ, POWER
+from fedmc.errors import UnmeasuredError
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import sampler_of
 from fedmc.types import Array
@@ -85,7 +86,10 @@ def diagnose(
     settings = broadcast.settings
     if not engine.simulated and "measure" not in settings.privacy.tasks:
         return Measured()
-    sums = engine.ask(broadcast._replace(task="measure", full=full), range(broadcast.clients))
+    try:
+        sums = engine.ask(broadcast._replace(task="measure", full=full), range(broadcast.clients))
+    except UnmeasuredError:
+        return Measured()
     basic, nbytes = from_sums(sums, broadcast), sums.sent + sums.received
     theory = settings.make_algorithm().theory
     if not full or theory is None:

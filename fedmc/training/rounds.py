@@ -15,6 +15,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.algorithms.state import ServerState
 from fedmc.errors import Diverged, require
+from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
 from fedmc.training.aggregation import aggregation_of, check_run
 from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose
@@ -158,10 +159,10 @@ def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tupl
 
 
 def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int, ...]:
-    """The clients of a round: those drawn, after the aggregation added or held back clients for its cohort."""
+    """The clients of a round: those drawn or, if the aggregation must hide them, a fixed group."""
     p = engine.clients
     drawn = tuple(int(i) for i in sampler_of(settings, p).draw(number, p, settings.seed))
-    return aggregation_of(settings.privacy).participants(drawn, engine.joined, p, number)
+    return aggregation_of(settings.privacy).participants(Turn(number, drawn, p, settings.active), engine.joined)
 
 
 def one_round(

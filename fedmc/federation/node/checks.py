@@ -17,6 +17,8 @@ from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
+from fedmc.federation.node.final import check_final
+from fedmc.federation.node.limits import check_limits
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.sizes import check_sizes
@@ -50,6 +52,8 @@ def check(terms: Terms, request: Request) -> None:
         check_sizes(terms.shard, request)
     except InputError as error:
         raise RefusedError("wrong-settings", str(error)) from None
+    if request.broadcast.settings.privacy.failures_tell:
+        check_limits(request.broadcast)
     check_run(terms, request)
 
 
@@ -114,6 +118,7 @@ def check_privacy(terms: Terms, request: Request) -> None:
         raise RefusedError("not-hidden", "each client adds its share of the noise, so all of them must take part")
     if invitation is not None:
         check_member(terms, request)
+        check_final(terms.store, request)
 
 
 def check_member(terms: Terms, request: Request) -> None:

@@ -25,11 +25,12 @@ from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, FedmcError, quoted
 from fedmc.federation.node.checks import Terms, check
+from fedmc.federation.node.final import OnceAmong
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.reading import read
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
-from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
+from fedmc.federation.node.secagg_member import SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
 from fedmc.federation.secagg_messages import Stage, encode_stage
 from fedmc.federation.setup.identities import Identity
@@ -37,7 +38,8 @@ from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
-from fedmc.training.aggregation import aggregation_of, flat
+from fedmc.training.aggregation import aggregation_of
+from fedmc.training.fixed_point import flat
 from fedmc.types import Array
 
 
@@ -130,7 +132,8 @@ class Node:
             return self._member.advert  # a repeated request: the same session, the same keys
         reply, new = self._fixed_point_reply(request)
         try:
-            self._member = SecAggMember(self.terms.identity, request, reply, new, OnceAmong(self.store, reply))
+            once = OnceAmong(self.store, request, reply, self.terms.ratings)
+            self._member = SecAggMember(self.terms.identity, request, reply, new, once)
         except FedmcError as error:
             raise RefusedError("not-hidden", str(error)) from None
         return self._member.advert
@@ -148,8 +151,13 @@ class Node:
             return np.frombuffer(pending.reply or b"", np.int64), committed.state is None
         before = self._committed(request, pending).state
 
+        def on_cut(why: str) -> None:
+            log.error("%s of run %s: numbers were cut, the sum is useless: %s", broadcast.task, request.run, why)
+
         def work(shard: Shard) -> tuple[State | None, bytes]:
-            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
+            aggregation = aggregation_of(broadcast.settings.privacy).quietly(on_cut)
+            with np.errstate(all="ignore"):  # a warning that is turned into an error would tell something
+                state, sums = aggregation.reply(shard, before, broadcast)
             return state, flat(sums, schema_of(broadcast, len(broadcast.V))).tobytes()
 
         state, content = self._release(request, work)

@@ -6,35 +6,17 @@ stages out of order. A node that was killed has lost its session, and the server
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
 from fedmc.errors import DataError, quoted
 from fedmc.federation import secagg_messages as messages
-from fedmc.federation.node.store import Store
+from fedmc.federation.node.final import OnceAmong
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.member import Member
 from fedmc.privacy.secagg.serial import digest
 from fedmc.types import Array
-
-
-class OnceAmong:
-    """Keeps one reply out of sums over two different sets of survivors: their difference could reveal the reply."""
-
-    def __init__(self, store: Store, reply: Array) -> None:
-        self.store, self.name, self.empty = store, hashlib.sha256(reply.tobytes()).hexdigest(), not reply.any()
-
-    def before_confirm(self, survivors: tuple[int, ...]) -> None:
-        before = self.store.revealed(self.name)
-        if before is not None and before != survivors:
-            raise DataError(f"the same reply was in a sum over {before}: a second sum over {survivors} could reveal it")
-
-    def before_reveal(self, survivors: tuple[int, ...]) -> None:
-        if not self.empty:
-            self.store.reveal(self.name, survivors)
 
 
 class SecAggMember:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.algorithms.schema import schema_of
-from fedmc.errors import DataError, TooFewError, reason
+from fedmc.errors import DataError, TooFewError, UnmeasuredError, reason
 from fedmc.federation import secagg_messages as messages
 from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage, read_stage
 from fedmc.federation.server.asking import Asking, log
@@ -23,7 +23,7 @@ from fedmc.federation.statuses import DIVERGED, OK, explain
 from fedmc.federation.wire import Invitation, decode_reply, from_bytes
 from fedmc.privacy.secagg.aggregator import Aggregator
 from fedmc.privacy.secagg.session import AbortedError, Advert, threshold_of
-from fedmc.training.aggregation import decoded
+from fedmc.training.fixed_point import decoded
 from fedmc.types import Array
 
 T = TypeVar("T")
@@ -34,6 +34,25 @@ SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus som
 
 def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
     """The sum of the nodes' replies; a session with too many drop-outs is repeated with new keys."""
+    if broadcast.task != "measure":
+        return _ask(asking, broadcast, asked)
+    try:
+        _check_nobody_missing(asking, broadcast.round)
+        return _ask(asking, broadcast, asked)
+    except TooFewError as error:
+        log.warning("round %s is not measured, that takes all nodes: %s", broadcast.round, error)
+        raise UnmeasuredError(str(error)) from None
+
+
+def _check_nobody_missing(asking: Asking, number: int) -> None:
+    """Do not wait for a node again that has just been missed in the round."""
+    left_out = {one.client for one in asking.absent if one.round == number and asking.counted.get(one.client) != number}
+    if left_out:
+        names = ", ".join(map(asking.members.name, sorted(left_out)))
+        raise TooFewError(f"{names} did not take part in the round")
+
+
+def _ask(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
     why = ""
     for _ in range(SESSIONS):
         try:
@@ -48,9 +67,9 @@ class SecAggSession:
     """One session; AbortedError if too few members are left."""
 
     def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
-        # At the start all nodes must take part, so that a repeated session has the same members: sums over different
-        # members could be subtracted.
-        everybody = broadcast.round == 0 or not asking.counted
+        # At the start and in measurements all nodes must take part, so that every session has the same members: sums
+        # over different members could be subtracted.
+        everybody = broadcast.round == 0 or not asking.counted or broadcast.task == "measure"
         quorum = len(asked) if everybody else min(asking.members.quorum, len(asked))
         self.asking, self.broadcast, self.asked = asking, broadcast, asked
         self.needed, self.sent, self.diverged = max(quorum, threshold_of(len(asked))), 0, 0

@@ -1,30 +1,63 @@
-"""The cohort of a round of secure aggregation: at least `least` clients, and no newcomers or at least `least` of them.
+"""The cohort of a round of secure aggregation: a fixed group of at least `least` clients, and newcomers that hide.
+
+A row of a cohort's sum that is exactly zero proves that nobody in the cohort rated the item. If cohorts were drawn
+anew, such proofs would add up over the rounds until they name single clients (`fedmc.audit.group_testing`). So clients
+are divided into groups once and for all, and whole groups take turns. The division depends only on the number of
+clients, on `least` and on how many take part in a round: not on the seed, the round or the run. Runs with another
+number of clients a round use unions of the same smallest groups.
 
 A newcomer adds its whole contribution, while the other clients add small changes: a single newcomer would stand out in
-the sum. So newcomers wait for each other, and if too few would remain for a later round, they are admitted as well.
+the sum. A group joins together at its first turn. Whoever missed that waits for others, at least `least` together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+Group = tuple[int, ...]
 
 
-def cohort(drawn: Iterable[int], joined: Set[int], clients: int, least: int, number: int) -> tuple[int, ...]:
-    """The drawn clients of round `number`, filled up to at least `least` clients; () if that is impossible."""
-    chosen = set(drawn)
-    newcomers = admitted(chosen - joined, set(range(clients)) - joined, least)
-    taking_part = (chosen & joined) | newcomers
-    others = sorted(joined - taking_part)
-    turned = others[number % max(len(others), 1) :] + others[: number % max(len(others), 1)]
-    taking_part |= set(turned[: max(least - len(taking_part), 0)])
+class Turn(NamedTuple):
+    """A round, before it is known whom to ask."""
+
+    number: int
+    drawn: Group  # by the sampler
+    clients: int
+    active: int  # about so many shall take part
+
+
+@lru_cache
+def groups(clients: int, active: int, least: int) -> tuple[Group, ...]:
+    """The groups in the order of their turns; each has about `active` clients, and at least `least` if that many are.
+
+    Clients with neighbouring numbers are together: in a federation, neighbours in the list of organisations.
+    """
+    number = max(clients // least, 1)
+    smallest = np.array_split(np.arange(clients), number)
+    together = min(max(round(active * number / clients), 1), number)  # so many of the smallest groups in a round
+    turns = np.array_split(np.arange(number), -(-number // together))
+    return tuple(tuple(int(client) for part in turn for client in smallest[part]) for turn in turns)
+
+
+def cohort(turns: Sequence[Group], joined: Set[int], least: int, number: int) -> Group:
+    """The clients of round `number`, given those that `joined` already; () if they would not be hidden.
+
+    Only after absences does a cohort differ from the group whose turn it is: members who have not joined are left out
+    until `least` of them can join together, and a group that became too small takes its turn with the next one.
+    """
+    turn = (number - 1) % len(turns)
+    if not joined & set(turns[turn]):
+        return turns[turn] if len(turns[turn]) >= least else ()
+    begun = [group for group in turns if joined & set(group)]
+    waiting = {client for group in begun for client in group} - joined
+    taking_part = set(turns[turn]) & joined
+    for group in (*turns[turn + 1 :], *turns[:turn]):
+        if len(taking_part) < least:
+            taking_part |= set(group) & joined
+    if len(waiting) >= least:
+        taking_part |= waiting
     return tuple(sorted(taking_part)) if len(taking_part) >= least else ()
-
-
-def admitted(drawn: Set[int], waiting: Set[int], least: int) -> set[int]:
-    """At least `least` of the waiting newcomers, including all that were drawn; or none."""
-    if not drawn or len(waiting) < least:
-        return set()
-    rest = sorted(waiting - drawn)
-    taken = set(drawn) | set(rest[: max(least - len(drawn), 0)])
-    left = waiting - taken
-    return taken | left if len(left) < least else taken

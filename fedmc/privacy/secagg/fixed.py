@@ -20,6 +20,12 @@ def to_fixed(values: Array, bits: int, limit: float) -> Array:
     return np.rint(np.asarray(values, np.float64) * 2.0**bits).astype(np.int64)
 
 
+def cut(values: Array, limit: float) -> Array:
+    """The values within the limit; a larger one, or one that is not a number, becomes the limit."""
+    finite: Array = np.nan_to_num(np.asarray(values, np.float64), nan=limit, posinf=limit, neginf=-limit)
+    return finite.clip(-limit, limit)
+
+
 def from_fixed(words: Array, bits: int) -> Array:
     """Inverse of `to_fixed`; also decodes sums."""
     return words.astype(np.float64) * 2.0**-bits

@@ -1,0 +1,85 @@
+"""What a node has revealed under secure aggregation is final: no second sum may tell what the first one hides.
+
+Two sums of nearly the same numbers over different members show, subtracted, what the other member sent. So a node binds
+durably, before it reveals anything:
+
+    (run, round, task)      to the request (V, settings, members) and to the survivors of the sum. The same request is
+                            answered again over the same survivors; any other one is refused
+    a round of a run        to being counted: a later round that leaves it out is refused, since its numbers would be
+                            those of the revealed round again
+    the input itself        to the survivors, in any run
+    the counts of ratings   to the survivors, in any run with the same ratings: they never change
+    measurements of a run   to the survivors of the first one: what a missing member adds would be the difference
+
+A new run at other V is not bound by any of this. An organisation's policy limits how many runs it takes part in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
+from fedmc.errors import DataError
+from fedmc.federation.node.refusals import RefusedError
+from fedmc.federation.node.store import Final, Store
+from fedmc.federation.wire import Request
+from fedmc.privacy.secagg.serial import digest
+from fedmc.types import Array
+
+ONCE = ("moments", "scale")  # asked for at the start of a run; what their round says means nothing
+
+
+def check_final(store: Store, request: Request) -> None:
+    """Refuse a session that differs from one of the same run, round and task in which this node revealed a sum."""
+    broadcast, run = request.broadcast, request.run
+    found = store.final(run, *_place(broadcast))
+    if found is not None and found.request != _content(request):
+        asked = f"{broadcast.task} {broadcast.round} of run {run}"
+        raise RefusedError("not-hidden", f"{asked} was revealed for another V, other settings or other members")
+    last = store.last_final(run, STATEFUL_TASKS)
+    if found is None and broadcast.task in STATEFUL_TASKS and request.counted < last:
+        cure = "the server must count it, or ask for it again as before; else wait for a new run"
+        raise RefusedError("not-hidden", f"round {last} was revealed, the server counted {request.counted}: {cure}")
+
+
+class OnceAmong:
+    """Keeps one reply out of sums over two different sets of survivors: their difference could reveal the reply."""
+
+    def __init__(self, store: Store, request: Request, reply: Array, ratings: str) -> None:
+        self.store, self.run, self.place = store, request.run, _place(request.broadcast)
+        self.content = _content(request)
+        names = {"moments": f"counts of {ratings}", "measure": f"measurements of {request.run}"}
+        task = names.get(request.broadcast.task)
+        self.names = [hashlib.sha256(reply.tobytes()).hexdigest()] if reply.any() else []
+        self.names += [] if task is None else [task]
+
+    def before_confirm(self, survivors: tuple[int, ...]) -> None:
+        found = self.store.final(self.run, *self.place)
+        among = [self.store.revealed(name) for name in self.names] + ([] if found is None else [found.survivors])
+        for before in among:
+            if before is not None and before != survivors:
+                raise DataError(
+                    f"the same reply was in a sum over {before}: a second sum over {survivors} could reveal it"
+                )
+
+    def before_reveal(self, survivors: tuple[int, ...]) -> None:
+        number, task = self.place
+        self.store.reveal(self.names, Final(self.run, number, task, self.content, survivors))
+
+
+def _place(broadcast: Broadcast) -> tuple[int, str]:
+    return 0 if broadcast.task in ONCE else broadcast.round, broadcast.task
+
+
+def _content(request: Request) -> str:
+    """Hash of whatever a reply and its hiding depend on.
+
+    The shift of the ratings in `moments` is left out: their sums at one shift determine those at any other.
+    """
+    broadcast, invitation = request.broadcast, request.invitation
+    assert invitation is not None
+    return digest(
+        list(_place(broadcast)), request.run, request.catalogue, broadcast.clients, broadcast.full,
+        broadcast.settings.to_dict(), None if broadcast.task == "moments" else list(broadcast.scaling),
+        list(invitation.cohort), broadcast.V, dict(broadcast.shared.arrays),
+    ).hex()  # fmt: skip

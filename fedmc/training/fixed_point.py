@@ -1,0 +1,84 @@
+"""Replies in fixed point: one vector of integers, in the order of the schema, and back.
+
+A number that does not fit is an error in the simulation. A node under secure aggregation cuts it instead: an error
+would tell the server something about this client's ratings, while a cut number disappears in the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fedmc.algorithms.messages import Broadcast, Schema, Sums, Value, dense, length
+from fedmc.errors import Diverged, InputError
+from fedmc.privacy.secagg.fixed import cut, from_fixed, limit_of, to_fixed
+from fedmc.types import Array
+
+Encode = Callable[[Array, int, Broadcast], Array]  # of values with so many fractional bits
+
+
+def flat(reply: Sums, schema: Schema) -> Array:
+    """A fixed-point reply as one vector, in the order of the schema."""
+    return np.concatenate([reply[name].ravel() for name in schema])
+
+
+def unflat(words: Array, schema: Schema) -> dict[str, Array]:
+    """Inverse of `flat`: the integers by name."""
+    parts, start = {}, 0
+    for name, part in schema.items():
+        parts[name] = words[start : start + part.size].reshape(part.shape)
+        start += part.size
+    return parts
+
+
+def decoded(total: Array, schema: Schema, sent: int) -> Sums:
+    """The sums that a flat vector of integers encodes."""
+    parts: dict[str, Value] = {
+        name: from_fixed(part, schema[name].bits) for name, part in unflat(total, schema).items()
+    }
+    return Sums(parts, sent)
+
+
+def fixed(values: Array, bits: int, broadcast: Broadcast) -> Array:
+    """Encode in whole steps of 2^-bits; a number that is too large raises Diverged."""
+    try:
+        return to_fixed(values, bits, limit_of(broadcast.clients, bits)).ravel()
+    except InputError as error:
+        raise Diverged(broadcast.round, str(error), "rescale the ratings, or raise the penalties or beta") from None
+
+
+def cutting(on_cut: Callable[[str], None]) -> Encode:
+    """`fixed`, but a number that is not finite or too large becomes the largest that fits; `on_cut` is told."""
+
+    def encode(values: Array, bits: int, broadcast: Broadcast) -> Array:
+        try:
+            return fixed(values, bits, broadcast)
+        except Diverged as error:
+            on_cut(str(error))
+            limit = limit_of(broadcast.clients, bits)
+            return to_fixed(cut(values, limit), bits, limit).ravel()
+
+    return encode
+
+
+def split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
+    """A vector of integers as the parts that it was made of."""
+    ends = np.cumsum([values.size for values in whole.values()])[:-1]
+    return dict(zip(whole, np.split(change, ends), strict=True))
+
+
+def integers(
+    parts: Mapping[str, Value],
+    schema: Schema,
+    broadcast: Broadcast,
+    encode: Encode,
+    changes: Mapping[str, Array] | None = None,
+) -> Sums:
+    """A reply in whole steps; `changes` holds the cumulative parts, already encoded."""
+    found: dict[str, Value] = {}
+    for name, part in schema.items():
+        change = (changes or {}).get(name)
+        steps = encode(dense(parts[name], part.shape), part.bits, broadcast) if change is None else change
+        found[name] = steps.reshape(part.shape)
+    return Sums(found, 8 * length(schema))
