@@ -18,7 +18,7 @@ from fedmc.cli.groups import Budget, Solver
 from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import identities
+from fedmc.federation.setup import identities, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
 from fedmc.privacy.modes import cohort_for
@@ -126,6 +126,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
             len(catalogue), order.rounds, order.measure_every, order.patience, quorum, tuple(public),
+            config.oldest_protocol,
         )
     )  # fmt: skip
     typer.echo(settings.privacy.claim(), err=True)
@@ -154,6 +155,7 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
 def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
     """Start the run at the server, and show its progress until it ends."""
     name = folder.path.name
+    request_key.load(config.folder)  # without it, no node would answer
     folder.say(state="starting", why="")
     superlink.run(config, folder.path)
     if detach:

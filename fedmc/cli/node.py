@@ -9,7 +9,7 @@ import typer
 
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, ledger_of, open_folder
-from fedmc.federation.setup import identities, tls_check
+from fedmc.federation.setup import identities, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
 
@@ -21,6 +21,7 @@ def check(folder: Folder = Path(), reread: Reread = False) -> None:
     """Check ratings, catalogue, keys and whether the server can be reached. Nothing is sent."""
     config = load_node(folder)
     open_ratings(config, reread)
+    typer.echo(f"obeys requests signed by the key {request_key.fingerprint(request_key.load_public(folder))}")
     _print_privacy(config)
     try:
         tls_check.check(config.server, config.path("ca.crt"))

@@ -1,7 +1,8 @@
 """The messages between server and nodes: named arrays and a JSON header.
 
-A request carries a Broadcast, the node's number, and the node's last round that the server counted. A reply carries a
-status and, if that is "ok", one client's Sums. It carries nothing else: no error text ever leaves a node.
+A request carries a Broadcast, the node's number, and the node's last round that the server counted; it travels in a
+signed envelope (`envelope.py`). A reply carries a status and, if that is "ok", one client's Sums. It carries nothing
+else: no error text ever leaves a node.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedmc import __version__
 from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Value
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError, InputError, UnknownNameError
+from fedmc.federation.protocol import PROTOCOL
 from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
@@ -48,7 +50,7 @@ class Request(NamedTuple):
     broadcast: Broadcast
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
-    version: str = __version__
+    version: str = __version__  # only nodes of protocol 1 read it
     factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
 
@@ -74,6 +76,7 @@ class Reply(NamedTuple):
     task: str
     status: str
     sums: Sums | None = None
+    protocol: int = PROTOCOL  # the node's
 
 
 def hash_of(settings: Settings) -> str:
@@ -147,7 +150,7 @@ def _invitation(header: Sequence[Any] | None) -> Invitation | None:
 
 
 def encode_reply(reply: Reply) -> tuple[Arrays, Header]:
-    header: Header = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
+    header: Header = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status", "protocol")}
     arrays: dict[str, Array] = {}
     heights = {}
     for name, part in ({} if reply.sums is None else reply.sums.parts).items():
@@ -173,6 +176,7 @@ def decode_reply(arrays: Arrays, header: Header) -> Reply:
             str(header["task"]),
             str(header["status"]),
             sums,
+            int(header.get("protocol", 1)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"not a reply of this protocol: {error}") from None

@@ -23,25 +23,18 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
-from fedmc.errors import DataError, Diverged, FedmcError, InputError, UnknownNameError
-from fedmc.federation.node.checks import Terms, check, check_version
+from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.federation.envelope import Opened
+from fedmc.federation.node.checks import Terms, check
+from fedmc.federation.node.reading import read, read_request, read_stage, refusal
 from fedmc.federation.node.refusals import RefusedError, log
+from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.secagg_member import OnceAmong, SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
-from fedmc.federation.secagg_messages import Stage, decode_stage, encode_stage
-from fedmc.federation.setup.identities import Identity
+from fedmc.federation.node.trust import NOBODY, Trust
+from fedmc.federation.secagg_messages import Stage, encode_stage
 from fedmc.federation.statuses import DIVERGED, OK
-from fedmc.federation.wire import (
-    NEVER,
-    Arrays,
-    Header,
-    Reply,
-    Request,
-    decode,
-    encode_reply,
-    from_bytes,
-    to_bytes,
-)
+from fedmc.federation.wire import Header, Reply, Request, encode_reply, to_bytes
 from fedmc.privacy.dp.ledger import Ledger, OverBudgetError
 from fedmc.privacy.protocol import MODES
 from fedmc.training.aggregation import aggregation_of, flat
@@ -64,39 +57,46 @@ class Node:
         ratings: str = "",
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
         *,
-        identity: Identity | None = None,
+        trust: Trust = NOBODY,
         accepted: Sequence[str] = MODES,
         ledger: Ledger | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
-        self.terms = Terms(shard, catalogue, ratings, accepted, identity, store)
+        self.trust, self.replays = trust, Replays(store)
+        self.terms = Terms(shard, catalogue, ratings, accepted, trust.identity, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
 
-    def answer_bytes(self, content: bytes) -> bytes:
-        """Decode a request and answer it; bytes that cannot be decoded get a status."""
-        header: Header = {}
+    def answer_bytes(self, sealed: bytes) -> bytes:
+        """Answer what the server signed for this node. Any other message is refused before it is parsed.
+
+        Only an error in the store, the ledger or the shard is raised, so no message can end the node.
+        """
         try:
-            arrays, header = from_bytes(content)
-            if "stage" in header:
-                return self._answer_stage(arrays, header)
-            check_version(header.get("version"))
-            request = decode(arrays, header)
+            return self.answer_opened(self.trust.open(sealed))
         except RefusedError as refused:
-            return _refusal(refused, header)
-        except UnknownNameError as error:
-            cure = "ask the run's operator for the plug-in's package, install it here and restart the node"
-            return _refusal(RefusedError("missing-plugin", f"{error}; {cure}"), header)
+            return refusal(refused, {})
         except StoreError:
             raise
-        except InputError as error:
-            return _refusal(RefusedError("wrong-settings", str(error)), header)
-        except DataError as error:
-            return _refusal(RefusedError("malformed", f"{len(content)} bytes, {error}"), header)
+        except Exception as error:
+            log.exception("a message of the server failed")
+            return refusal(RefusedError("failed", f"{type(error).__name__}: {error}"), {})
+
+    def answer_opened(self, opened: Opened) -> bytes:
+        """Answer a message whose signature is valid; one that cannot be read, or is an old one, gets a status."""
+        header: Header = {}
+        try:
+            arrays, header = read(opened.content)
+            if "stage" in header:
+                return self._answer_stage(read_stage(arrays, header))
+            request = read_request(arrays, header)
+            self.replays.admit(request.run, opened, request.broadcast.task == "finish")
+        except RefusedError as refused:
+            return refusal(refused, header)
         return self.answer(request)
 
     def answer(self, request: Request) -> bytes:
-        """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
+        """The answer to a request of the server. A StoreError is raised: the node must stop, and sends nothing."""
         what = f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"
         try:
             check(self.terms, request)
@@ -104,8 +104,8 @@ class Node:
         except RefusedError as refused:
             refused.log(what)
             return _bytes(request, refused.status)
-        except DataError:
-            raise  # the store or the shard is damaged
+        except StoreError:
+            raise
         except Exception as error:
             how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", f"{type(error).__name__}: {error}")
             log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
@@ -127,8 +127,7 @@ class Node:
             return self._last[1]
         before = self._committed(request, pending).state
         if broadcast.task == "finish":
-            self.on_finish(request, users_at(self._numbered(request), before, broadcast))
-            return _bytes(request, OK, Sums.of())
+            return self._finish(request, before)
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
             state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
@@ -140,6 +139,16 @@ class Node:
         else:
             self._last = (request.key, request.counted), reply  # a repeated request is not computed twice
         return reply
+
+    def _finish(self, request: Request, before: State | None) -> bytes:
+        """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
+        done = self.replays.finished(request.run)
+        if done is None:
+            self.on_finish(request, users_at(self._numbered(request), before, request.broadcast))
+            self.replays.finish(request.run, request.key)
+        elif done != request.key:
+            raise RefusedError("wrong-round", "the run has finished here with another model")
+        return _bytes(request, OK, Sums.of())
 
     # --- secure aggregation
 
@@ -177,8 +186,7 @@ class Node:
             self.store.hold(request.run, Entry(broadcast.round, state, request.key, content))
         return np.frombuffer(content, np.int64), before is None and stateful
 
-    def _answer_stage(self, arrays: Arrays, header: Header) -> bytes:
-        stage = decode_stage(arrays, header)
+    def _answer_stage(self, stage: Stage) -> bytes:
         member, what = self._member, f"stage {stage.stage!r} of session {stage.token[:8]!r}"
         refused = RefusedError("no-session", "there is no such session here: the node restarted, or it was replaced")
         if member is not None and (member.token, member.number) == (stage.token, stage.client):
@@ -187,7 +195,7 @@ class Node:
                 return member.answer(stage)
             except StoreError:
                 raise
-            except (ValueError, TypeError, KeyError) as error:  # ours, and whatever a stranger's arrays bring about
+            except Exception as error:  # ours, and whatever strange arrays bring about
                 refused = RefusedError("not-hidden", str(error))
         refused.log(what)
         return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
@@ -212,6 +220,8 @@ class Node:
             content = self.ledger.release(f"{request.run}/{request.key}", multiplier, make)
         except OverBudgetError as error:
             raise RefusedError("over-budget", str(error)) from None
+        except DataError as error:  # the ledger's file is damaged, or cannot be written
+            raise StoreError(str(error)) from None
         state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise
         return state, content
 
@@ -231,40 +241,28 @@ class Node:
             asked = f"the request is for round {request.broadcast.round} and says that {request.counted} was counted"
             here = f"here round {self._entry(request, 'committed').round} is committed, {pending.round} is pending"
             raise RefusedError("wrong-round", f"{asked}; {here}")
-        if pending.state is not None and request.counted >= pending.round:
-            before = self._entry(request, "committed").state
-            aggregation = aggregation_of(request.broadcast.settings.privacy)
-            counted = aggregation.commit(pending.state, before, request.factor)
-            self.store.promote(request.run, None if counted is pending.state else counted)
-        elif pending.state is not None and stateful:
-            self.store.drop(request.run)
         committed = self._entry(request, "committed")
-        if committed.round != request.counted:
+        if request.counted not in (committed.round, pending.round):
             raise RefusedError(
                 "lost-state",
                 f"the server counted round {request.counted} of this node, but its own state is of round "
                 f"{committed.round}: restore the state folder from a backup, or ask for a new run",
             )
-        if stateful and committed.round >= request.broadcast.round:
-            raise RefusedError("wrong-round", f"round {committed.round} is committed already")
-        return committed
+        if stateful and request.counted >= request.broadcast.round:
+            raise RefusedError("wrong-round", f"round {request.counted} is committed already")
+        if pending.state is not None and request.counted == pending.round:
+            aggregation = aggregation_of(request.broadcast.settings.privacy)
+            counted = aggregation.commit(pending.state, committed.state, request.factor)
+            self.store.promote(request.run, None if counted is pending.state else counted)
+        elif pending.state is not None and stateful:
+            self.store.drop(request.run)
+        return self._entry(request, "committed")
 
     def _numbered(self, request: Request) -> Shard:
         """The shard under the number that the server gave this node; the number seeds its initial factors."""
         if self.shard.client != request.client:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
-
-
-def _refusal(refused: RefusedError, header: Header) -> bytes:
-    """The answer to a message that could not be read as a request."""
-    refused.log(f"a message of run {header.get('run')!r}, round {header.get('round')!r}")
-    try:
-        run, client, round, task = (header[name] for name in ("run", "client", "round", "task"))
-        reply = Reply(str(run), int(client), int(round), str(task), refused.status)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        reply = Reply("", NEVER, NEVER, "", refused.status)
-    return to_bytes(*encode_reply(reply))
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

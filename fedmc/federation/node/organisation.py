@@ -14,8 +14,9 @@ from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
-from fedmc.federation.setup import keys
-from fedmc.federation.setup.identities import Identity, identity_of
+from fedmc.federation.node.trust import Trust
+from fedmc.federation.setup import keys, request_key
+from fedmc.federation.setup.identities import identity_of
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
 from fedmc.model import Model
@@ -31,13 +32,13 @@ class Opened(NamedTuple):
     ratings: str
     keys: Any
     report: str | None
-    identity: Identity | None
+    trust: Trust
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything in the folder. Ratings that are not prepared yet are prepared once, into `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    identity = None
+    server, identity = request_key.load_public(config.folder), None
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity
         identity = identity_of(config.folder, config.organisation, config.min_cohort)
     keys.check_certificate(config.path("ca.crt"))
@@ -59,7 +60,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         DataError,
     )
     name = hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
-    return Opened(prepared, name, pair, report, identity)
+    return Opened(prepared, name, pair, report, Trust(config.organisation, server, identity))
 
 
 def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
@@ -95,5 +96,5 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        identity=opened.identity, accepted=config.accept, ledger=ledger_of(config) if config.epsilon else None,
+        trust=opened.trust, accepted=config.accept, ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip

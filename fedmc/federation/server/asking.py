@@ -6,8 +6,11 @@ import logging
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.errors import Diverged
+from fedmc.federation.protocol import mismatch
 from fedmc.federation.server.members import Absent, Members, Transport
-from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
+from fedmc.federation.server.signing import Signer
+from fedmc.federation.statuses import WRONG_VERSION, explain
+from fedmc.federation.wire import NEVER, Invitation, Reply, Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
 
@@ -15,8 +18,8 @@ log = logging.getLogger("fedmc.server")
 class Asking:
     """A run's nodes, the last counted round of each, and the nodes that were left out."""
 
-    def __init__(self, transport: Transport, run: str, members: Members) -> None:
-        self.transport, self.run, self.members = transport, run, members
+    def __init__(self, transport: Transport, run: str, members: Members, signer: Signer) -> None:
+        self.transport, self.run, self.members, self.signer = transport, run, members, signer
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []
@@ -24,20 +27,29 @@ class Asking:
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
         counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
-        catalogue = self.members.catalogue
-        return Request(self.run, client, broadcast, counted, catalogue, factor=factor, invitation=invitation)
+        catalogue, version = self.members.catalogue, self.members.served.version
+        return Request(self.run, client, broadcast, counted, catalogue, version, factor, invitation)
 
     def encoded(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> bytes:
         return to_bytes(*encode(self.request(client, broadcast, invitation)))
 
     def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
-        self.received += sum(len(content) for content in contents.values())
-        return self.transport.exchange(contents, max_bytes, needed)
+        """Send each node its message, signed and addressed to it, and return the answers."""
+        members = self.members
+        sealed = {k: self.signer.seal(content, members.name(k), members.served) for k, content in contents.items()}
+        self.received += sum(len(content) for content in sealed.values())
+        return self.transport.exchange(sealed, max_bytes, needed)
 
     def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
         self.absent.append(Absent(client, broadcast.round, why))
         name = self.members.name(client)
         log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)
+
+    def explain(self, reply: Reply) -> str:
+        """What a node's refusal means; with another protocol, both numbers."""
+        if reply.status == WRONG_VERSION:
+            return f"{reply.status}: {mismatch(reply.protocol, self.members.served)}"
+        return explain(reply.status)
 
     def reasons(self, last: int) -> str:
         """Why each of the nodes that were left out last was."""

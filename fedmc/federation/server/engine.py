@@ -14,14 +14,15 @@ from fedmc.federation.server.asking import Asking
 from fedmc.federation.server.direct import ask_directly, finish
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.secagg_session import ask_securely
+from fedmc.federation.server.signing import Signer
 from fedmc.training.aggregation import aggregation_of
 
 
 class FederatedEngine:
     """The engine that `training.rounds` runs on, over nodes that may be late, lost, wrong or hostile."""
 
-    def __init__(self, transport: Transport, run: str, members: Members) -> None:
-        self.asking = Asking(transport, run, members)
+    def __init__(self, transport: Transport, run: str, members: Members, signer: Signer) -> None:
+        self.asking = Asking(transport, run, members, signer)
         self._before: tuple[dict[int, int], dict[int, float]] = {}, {}
 
     @property
