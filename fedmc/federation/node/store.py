@@ -93,7 +93,7 @@ class Store:
             self._database.execute("PRAGMA synchronous=FULL")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
-            self._database.executescript(SCHEMA)
+            self._database.executescript(f"BEGIN; {SCHEMA} COMMIT;")
             if "reason" not in [row[1] for row in self._database.execute("PRAGMA table_info(ended)")]:
                 self._database.execute("ALTER TABLE ended ADD COLUMN reason TEXT NOT NULL DEFAULT ''")  # before 0.2
             found = self._database.execute("SELECT format FROM about").fetchone()
@@ -174,7 +174,7 @@ class Store:
     def add_tables(self, schema: str) -> None:
         """Create further tables, where they are missing."""
         with self._errors():
-            self._database.executescript(schema)
+            self._database.executescript(f"BEGIN; {schema} COMMIT;")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
