@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedmc.algorithms.messages import TASKS
 from fedmc.errors import DataError, InputError, TooFewError
@@ -23,21 +25,18 @@ from fedmc.federation.node.store import StoreError
 from fedmc.federation.protocol import PROTOCOL, VERSION_OF_1, Served
 from fedmc.federation.secagg_messages import FOLLOWING
 from fedmc.federation.server import signing
-from fedmc.federation.server.members import Members
 from fedmc.federation.server.signing import Counter
 from fedmc.federation.wire import HEADER, decode_reply, encode, from_bytes, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.rounds import rounds
+from tests.conftest import examples
 from tests.world import (
-    CATALOGUE,
-    ITEMS,
+    HIDDEN,
     KEYS,
     KINDS,
     NODES,
-    PINNED,
     RUN,
     SERVER,
-    SIGNER,
     Between,
     World,
     engine_on,
@@ -50,7 +49,6 @@ from tests.world import (
 )  # fmt: skip
 
 EVERYBODY = KINDS["exact"].replace(active=NODES)
-HIDDEN = KINDS["secagg"].replace(active=NODES)
 
 
 def status_of(answer):
@@ -159,6 +157,22 @@ def test_an_envelope_says_what_is_wrong():
         open_(content, Ed25519PrivateKey.generate().public_key(), "north")
     with pytest.raises(InputError, match="issued must be from 0"):
         seal(b"", key, "north", 2**63)
+
+
+@examples(200)
+@given(st.binary(max_size=300), st.text(max_size=20), st.integers(0, 2**63 - 1), st.data())
+def test_whatever_is_changed_is_noticed(content, name, issued, data):
+    """A byte of content, header or signature, the length, the addressee."""
+    whole = seal(content, SERVER, name, issued)
+    assert open_(whole, SERVER.public_key(), name)[:2] == (content, issued)
+    place, other = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(1, 255))
+    changed = whole[:place] + bytes([whole[place] ^ other]) + whole[place + 1 :]
+    for forged in (changed, whole[:place], whole[:place] + whole[place + 1 :], whole + content, content):
+        if forged != whole:
+            with pytest.raises(EnvelopeError):
+                open_(forged, SERVER.public_key(), name)
+    with pytest.raises(EnvelopeError):
+        open_(whole, SERVER.public_key(), name + "x")
 
 
 # --- old messages that come again
@@ -376,13 +390,9 @@ def test_only_the_nodes_own_disk_ends_it(tmp_path, monkeypatch):
 # --- protocol versions
 
 
-def engine_serving(wire, served):
-    return type(engine_on(None))(wire, RUN, Members(NODES, ITEMS, CATALOGUE, NODES, PINNED, (), served), SIGNER)
-
-
 def test_a_server_whose_protocols_are_too_new_is_refused_with_both_numbers(tmp_path, caplog):
     with pytest.raises(TooFewError, match="node 0: wrong-version: the server speaks protocols 3 to 4, the node pro"):
-        next(rounds(engine_serving(World(tmp_path), Served(3, 4)), EVERYBODY))
+        next(rounds(engine_on(World(tmp_path), served=Served(3, 4)), EVERYBODY))
     said = f"speaks protocols 3 to 4, the node protocol {PROTOCOL}: install a newer fedmc at the node"
     assert f"refused a message (wrong-version): the server {said}" in caplog.text
 
@@ -393,19 +403,19 @@ def test_a_node_whose_protocol_is_too_new_is_refused_with_both_numbers(settings,
     monkeypatch.setattr("fedmc.federation.wire.Reply.__new__.__defaults__", (None, 3))
     said = "the server speaks protocols 1 to 2, the node protocol 3: install a newer fedmc at the server"
     with pytest.raises(TooFewError, match=f"node 0: .*wrong-version: {said}"):
-        next(rounds(engine_serving(World(tmp_path), Served(1, 2)), settings))
+        next(rounds(engine_on(World(tmp_path), served=Served(1, 2)), settings))
     assert f"refused a message (wrong-version): {said}" in caplog.text
 
 
 def test_a_server_of_the_next_protocol_serves_this_one(tmp_path):
-    next(rounds(engine_serving(World(tmp_path), Served(PROTOCOL, PROTOCOL + 1)), EVERYBODY))
+    next(rounds(engine_on(World(tmp_path), served=Served(PROTOCOL, PROTOCOL + 1)), EVERYBODY))
 
 
 def test_what_a_node_of_protocol_1_needs(tmp_path):
     """It opens a message as an .npz and demands its own version in it; a server may also leave such nodes out."""
     for served, version in ((Served(1, 2), VERSION_OF_1), (Served(2, 2), "0.3.0")):
         wire = Between(World(tmp_path / version))
-        next(rounds(engine_serving(wire, served), HIDDEN))
+        next(rounds(engine_on(wire, served=served), HIDDEN))
         for stage, _, asked, _ in wire.seen:
             arrays, header = from_bytes(asked)
             if stage in FOLLOWING:

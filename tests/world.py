@@ -23,6 +23,7 @@ from fedmc.federation import envelope
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
+from fedmc.federation.protocol import DEFAULT
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
@@ -272,8 +273,8 @@ class Between:
         return answers
 
 
-def engine_on(wire, quorum=NODES, run=RUN):
-    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED), SIGNER)
+def engine_on(wire, quorum=NODES, run=RUN, served=DEFAULT):
+    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served), SIGNER)
 
 
 def refused(world, asked, client=0, **changes):

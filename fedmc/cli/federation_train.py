@@ -99,6 +99,7 @@ def resume(
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
     require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
+    request_key.load(config.folder)  # without it, no node would answer
     (folder.path / "stop").unlink(missing_ok=True)
     start_run(config, folder, detach, as_json)
 
@@ -109,6 +110,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     _check_settings(settings, p, order.rounds)
     quorum = _check_order(order, settings, p)
     superlink.control_port(config)
+    request_key.load(config.folder)  # without it, no node would answer
     going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = order.name or datetime.now().strftime("%Y-%m-%d-%H%M%S")
@@ -155,7 +157,6 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
 def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
     """Start the run at the server, and show its progress until it ends."""
     name = folder.path.name
-    request_key.load(config.folder)  # without it, no node would answer
     folder.say(state="starting", why="")
     superlink.run(config, folder.path)
     if detach:

@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from hashlib import sha256
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -64,7 +65,7 @@ def load_public(folder: Path) -> Ed25519PublicKey:
 def read_public(path: Path) -> Ed25519PublicKey:
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise DataError(f"{path} is not a public key in OpenSSH's format: {error}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise DataError(f"{path} is not an Ed25519 key: it is not a server's {PUBLIC}")
