@@ -107,7 +107,8 @@ class Node:
         except StoreError:
             raise
         except Exception as error:
-            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()  # a database takes it
+            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", why)
             log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
             if request.broadcast.settings.privacy.failures_tell:
                 log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
