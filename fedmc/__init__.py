@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "split"]
 
 _HOMES = {

@@ -44,6 +44,7 @@ from tests.world import (
     engine_on,
     local,
     request_of,
+    sealed,
 )
 
 ALGORITHM = KINDS["curvature"].make_algorithm()
@@ -188,7 +189,6 @@ def test_what_a_node_refuses(tmp_path):
     request = request_for(world)
     node, broadcast = world.node(0), request.broadcast
     for wrong, status in (
-        (request._replace(version="0.0.1"), "wrong-version"),
         (request._replace(catalogue="another"), "wrong-catalogue"),
         (request._replace(broadcast=broadcast._replace(V=broadcast.V[:-1])), "malformed"),
         (request._replace(broadcast=broadcast._replace(V=broadcast.V[:, :-1].copy())), "malformed"),
@@ -225,12 +225,6 @@ def test_a_message_that_would_grow_when_opened_is_refused():
         from_bytes(file.getvalue())
 
 
-def test_another_version_is_named_even_where_its_settings_mean_nothing(tmp_path):
-    arrays, words = encode(request_for(World(tmp_path)))
-    content = to_bytes(arrays, words | {"version": "9.9", "settings": {"a setting of tomorrow": 1}})
-    assert status_of(World(tmp_path / "node").node(0).answer_bytes(content)) == "wrong-version"
-
-
 def test_ratings_that_changed_within_a_run_are_refused(tmp_path):
     world = World(tmp_path)
     request, node = request_for(world), world.node(0)
@@ -248,7 +242,7 @@ def test_settings_that_were_changed_on_the_way_are_refused(tmp_path):
     with pytest.raises(DataError, match="not a request"):
         decode(arrays, {"task": "round"})
     for content, status in ((to_bytes(arrays, words), "wrong-settings"), (b"anything", "malformed")):
-        answer = World(tmp_path / status).node(0).answer_bytes(content)
+        answer = World(tmp_path / status).ask(0, content)
         assert status_of(answer) == status
 
 
@@ -281,7 +275,6 @@ def test_every_refusal_is_a_line_in_the_nodes_log_with_its_cure(tmp_path, caplog
     arrays, header = encode(request)
     for content, line in (
         (to_bytes(*encode(request._replace(catalogue="b" * 64))), r"\(wrong-catalogue\): .*'bbbbbbbbbbbb'.*--reread"),
-        (to_bytes(arrays, header | {"version": "9.9"}), r"\(wrong-version\): the server runs fedmc '9.9', this node"),
         (
             to_bytes(arrays, header | {"settings": header["settings"] | {"algorithm": "mine:2"}}),
             r"\(missing-plugin\): unknown algorithm 'mine'.*install it here",
@@ -304,7 +297,7 @@ def test_every_refusal_is_a_line_in_the_nodes_log_with_its_cure(tmp_path, caplog
         (encode_stage(Stage("0123456789", 0, "mask", {})), r"stage 'mask' of session '01234567' \(no-session\)"),
     ):
         caplog.clear()
-        node.answer_bytes(content)
+        node.answer_bytes(sealed(0, content))
         (record,) = caplog.records
         assert re.search(line, record.getMessage()), record.getMessage()
     node.terms = node.terms._replace(ratings="e" * 64)

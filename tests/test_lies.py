@@ -34,8 +34,10 @@ from tests.world import (
     broadcast_of,
     engine_on,
     invitation,
+    read,
     refused,
     run,
+    sealed,
 )  # fmt: skip
 
 
@@ -49,9 +51,9 @@ class TestAServerThatLies:
             def exchange(self, contents, max_bytes, needed):
                 changed = {}
                 for client, content in contents.items():
-                    arrays, words = from_bytes(content)
+                    arrays, words = read(content)
                     if "stage" not in words:
-                        content = to_bytes(*encode(change(decode(arrays, words))))
+                        content = sealed(client, to_bytes(*encode(change(decode(arrays, words)))))
                     changed[client] = content
                 return world.exchange(changed, max_bytes, needed)
 
@@ -92,9 +94,9 @@ class TestAServerThatLies:
         wire = Between(world, crash)
         with pytest.raises(KeyboardInterrupt):
             run(wire, 1)
-        found = [decode(*from_bytes(content)) for stage, _, content, _ in wire.seen if stage == "round"]
+        found = [decode(*read(content)) for stage, _, content, _ in wire.seen if stage == "round"]
         requests = [again(one)._replace(invitation=one.invitation._replace(token="second")) for one in found]
-        answers = {one.client: world.nodes[one.client].answer_bytes(to_bytes(*encode(one))) for one in requests}
+        answers = {one.client: world.ask(one.client, to_bytes(*encode(one))) for one in requests}
         seated = ["stage" in from_bytes(answer)[1] for answer in answers.values()]
         assert seated == [not at_once] * NODES
         if at_once:
@@ -110,7 +112,7 @@ class TestAServerThatLies:
         assert self.ask(world, "confirm", 3, from_members((0, 1, 2, 3))).status == "ok"  # as the first time
 
     def ask(self, world, stage, client, arrays):
-        return read_stage(world.nodes[client].answer_bytes(encode_stage(Stage("second", client, stage, arrays))))
+        return read_stage(world.ask(client, encode_stage(Stage("second", client, stage, arrays))))
 
     def test_numbers_that_would_make_the_failure_tell(self, tmp_path):
         """A V that breaks those who rated an item: all nodes answer alike, whatever they rated."""
@@ -138,7 +140,7 @@ class TestAServerThatLies:
     def test_an_invitation_that_comes_twice_finds_the_same_seat(self, tmp_path):
         """A slow node is asked again while it works: its first advert must still hold."""
         world = World(tmp_path)
-        asked = engine_on(None).asking.encoded(0, broadcast_of(world), invitation())
+        asked = sealed(0, engine_on(None).asking.encoded(0, broadcast_of(world), invitation()))
         first = world.nodes[0].answer_bytes(asked)
         assert world.nodes[0].answer_bytes(asked) == first
 

@@ -37,9 +37,10 @@ def test_who_gets_what(tmp_path):
     assert "still missing: the agreed items" in done.stdout
     made = tmp_path / "made"
     secrets = {path for path in made.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()}
-    assert secrets == {made / "authority/ca.key", made / "server/server.key"} | {
+    assert secrets == {made / "authority/ca.key", made / "server/server.key", made / "server/request.key"} | {
         made / name / key for name in ("a", "b") for key in ("node.key", "identity.key")
     }
+    assert len({(made / name / "server.pub").read_bytes() for name in ("server", "a", "b")}) == 1
     for path in [*secrets, made / "a/config.toml"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for folder in ("", "authority", "server", "a", "b"):

@@ -132,7 +132,7 @@ def test_a_node_without_it_refuses_with_a_status_of_its_own(installed, tmp_path,
     last = checkpoint.load(world.path).checkpoint
     asked = engine_on(None).asking.encoded(0, last.broadcast._replace(task="round", round=2))
     uninstall(installed)
-    reply = decode_reply(*from_bytes(world.nodes[0].answer_bytes(asked)))
+    reply = decode_reply(*from_bytes(world.ask(0, asked)))
     assert reply.status == "missing-plugin"
     assert "unknown loss 'pseudo-huber'" in caplog.text
     world.close()

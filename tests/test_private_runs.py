@@ -22,7 +22,7 @@ from fedmc.problem.scaling import Scaling
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
-from tests.world import KINDS, NODES, Between, World, engine_on, invitation, refused
+from tests.world import KINDS, NODES, Between, World, engine_on, invitation, read, refused
 
 PRIVATE = ["dp", "dp+secagg"]
 
@@ -107,7 +107,7 @@ def test_metrics_are_not_asked_for_and_not_given(tmp_path):
     world = World(tmp_path)
     wire = Between(world)
     list(itertools.islice(rounds(engine_on(wire), KINDS["dp"]), 2))
-    asked = decode(*from_bytes(wire.seen[0][2])).broadcast
+    asked = decode(*read(wire.seen[0][2])).broadcast
     for task in ("measure", "moments", "scale", "start"):
         assert refused(world, asked._replace(task=task), invitation=None).status == "wrong-privacy"
 
@@ -157,7 +157,7 @@ def test_a_dp_run_that_never_counted_a_round_can_be_gone_on_with(tmp_path):
 def asked_in(world, kind="dp"):
     wire = Between(world)
     list(itertools.islice(rounds(engine_on(wire), KINDS[kind]), 3))
-    return [decode(*from_bytes(content)).broadcast for stage, _, content, _ in wire.seen if stage == "round"][-1]
+    return [decode(*read(content)).broadcast for stage, _, content, _ in wire.seen if stage == "round"][-1]
 
 
 def test_what_the_server_remembers_is_looked_at_before_any_rating(tmp_path):

@@ -8,14 +8,14 @@ from fedmc.errors import Diverged
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.running import RunFolder, RunPlan, conduct
 from fedmc.training import rounds
-from tests.world import CATALOGUE, ITEMS, KINDS, NODES, RUN, World, local, request_of
+from tests.world import CATALOGUE, ITEMS, KINDS, NODES, RUN, SIGNER, World, local, name_of, request_of
 
 SETTINGS = KINDS["curvature"].replace(active=NODES)
+NAMES = [name_of(k) for k in range(NODES)]
 
 
 def plan(rounds=4):
-    names = list("abcdefgh"[:NODES])
-    return RunPlan(RUN, SETTINGS, names, list(range(NODES)), CATALOGUE, ITEMS, rounds, 1, 10.0, NODES)
+    return RunPlan(RUN, SETTINGS, NAMES, list(range(NODES)), CATALOGUE, ITEMS, rounds, 1, 10.0, NODES)
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_a_run_ends_with_everybody_holding_the_model(folder, tmp_path):
     assert folder.status() == {"state": "not begun", "round": 0}
     folder.say(state="starting", why="")
     assert folder.status()["round"] == 0
-    conduct(folder, World(tmp_path))
+    conduct(folder, World(tmp_path), SIGNER)
     assert folder.status()["state"] == "finished"
-    assert folder.status()["has_model"] == list("abcdefgh"[:NODES])
+    assert folder.status()["has_model"] == NAMES
     assert [line["number"] for line in folder.history()] == [0, 1, 2, 3, 4]
     assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
 
@@ -51,12 +51,12 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
         return exchange(contents, *more)
 
     world.exchange = stop_at_round_2
-    conduct(folder, world)
+    conduct(folder, world, SIGNER)
     assert folder.status()["state"] == "stopped"
     assert folder.status()["round"] == 1
     (folder.path / "stop").unlink()
     world.exchange = exchange
-    conduct(folder, world)
+    conduct(folder, world, SIGNER)
     assert folder.status()["state"] == "finished"
     assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
 
@@ -66,10 +66,10 @@ def test_a_run_that_diverged_stays_ended(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(rounds, "has_diverged", lambda objective, start: True)
         with pytest.raises(Diverged):
-            conduct(folder, world)
+            conduct(folder, world, SIGNER)
     assert folder.status()["state"] == "diverged"
     with pytest.raises(Diverged, match="start a new one"):
-        conduct(folder, world)
+        conduct(folder, world, SIGNER)
     assert "has_model" not in folder.status()
 
 
@@ -85,10 +85,10 @@ def test_a_start_that_was_never_measured_is_measured_on_resume(folder, tmp_path)
 
     world.exchange = die_at_measure
     with pytest.raises(RuntimeError):
-        conduct(folder, world)
+        conduct(folder, world, SIGNER)
     assert checkpoint.load(folder.path / "server.npz").checkpoint.start_objective is None
     world.exchange = exchange
-    conduct(folder, world)
+    conduct(folder, world, SIGNER)
     assert checkpoint.load(folder.path / "server.npz").checkpoint.start_objective is not None
 
 
@@ -96,7 +96,7 @@ def test_a_second_conductor_waits_and_gives_up_without_a_word(folder, tmp_path):
     with folder.lock():
         folder.say(state="running", round=3)
         with pytest.raises(BlockingIOError):
-            conduct(folder, World(tmp_path))
+            conduct(folder, World(tmp_path), SIGNER)
         assert folder.status()["state"] == "running"
         assert folder.locked()
     assert not folder.locked()

@@ -13,13 +13,11 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import TooFewError
-from fedmc.federation.node.node import Node
 from fedmc.federation.secagg_messages import FOLLOWING, read_stage
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import Reply, decode, encode_reply, from_bytes, to_bytes
 from fedmc.training.rounds import rounds
 from tests.world import (
-    CATALOGUE,
     HIDDEN,
     IDENTITIES,
     ITEMS,
@@ -32,6 +30,7 @@ from tests.world import (
     broadcast_of,
     engine_on,
     invitation,
+    read,
     refused,
     run,
 )  # fmt: skip
@@ -46,7 +45,7 @@ def test_what_travels_in_each_message(tmp_path):
         arrays, words = from_bytes(reply)
         if stage not in FOLLOWING:
             stage = "advert"
-            assert set(from_bytes(asked)[0]) == {"V"}
+            assert set(read(asked)[0]) == {"V"}
         assert set(words) == {"token", "client", "stage", "status"}
         sizes = {name: (array.dtype.name, array.nbytes) for name, array in arrays.items()}
         if stage == "mask":
@@ -74,7 +73,7 @@ def test_what_travels_in_each_message(tmp_path):
 
 
 def asked_in(wire, task):
-    return next(decode(*from_bytes(asked)).broadcast for stage, _, asked, _ in wire.seen if stage == task)
+    return next(decode(*read(asked)).broadcast for stage, _, asked, _ in wire.seen if stage == task)
 
 
 def test_masked_words_are_not_the_words(tmp_path):
@@ -186,16 +185,16 @@ def test_stages_out_of_turn(tmp_path, caplog):
     by_stage = {stage: (client, asked, reply) for stage, client, asked, reply in wire.seen}
     client, asked, reply = by_stage["reveal"]
     assert world.nodes[client].answer_bytes(asked) == reply  # the same question: the same bytes
-    arrays, words = from_bytes(asked)
+    arrays, words = read(asked)
     for changes, status in (
         ({"token": "another"}, "no-session"),
         ({"client": 1 - client % 2}, "no-session"),
         ({"stage": "undress"}, "not-hidden"),
     ):
-        answer = read_stage(world.nodes[client].answer_bytes(to_bytes(arrays, words | changes)))
+        answer = read_stage(world.ask(client, to_bytes(arrays, words | changes)))
         assert (answer.status, answer.arrays) == (status, {})
     fewer = {name: array[1:] for name, array in arrays.items()}
-    answer = read_stage(world.nodes[client].answer_bytes(to_bytes(fewer, words)))
+    answer = read_stage(world.ask(client, to_bytes(fewer, words)))
     assert answer.status == "not-hidden"
     assert "asked for twice, differently" in caplog.text
     world.revive(client)
@@ -283,6 +282,5 @@ def test_one_that_says_it_diverged_is_left_out(tmp_path):
 
 def test_a_node_without_a_session_says_so(tmp_path):
     world = World(tmp_path)
-    node = Node(world.shards[0], CATALOGUE, world.stores[0], identity=IDENTITIES[0])
     words = {"token": "t", "client": 0, "stage": "mask", "status": "ok"}
-    assert read_stage(node.answer_bytes(to_bytes({}, words))).status == "no-session"
+    assert read_stage(world.ask(0, to_bytes({}, words))).status == "no-session"

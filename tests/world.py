@@ -19,12 +19,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
+from fedmc.federation import envelope
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
+from fedmc.federation.node.trust import Trust
+from fedmc.federation.protocol import Served
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Members
+from fedmc.federation.server.signing import Signer
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import DEFAULT
 from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
@@ -49,10 +53,36 @@ KINDS = {
 KEYS = [Ed25519PrivateKey.generate() for _ in range(NODES)]
 PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
 IDENTITIES = [Identity(k, key, PINNED, 3) for k, key in enumerate(KEYS)]
+SERVER = Ed25519PrivateKey.generate()
+SIGNER = Signer(SERVER)
+
+
+def name_of(client):
+    """The organisation that a message to this node is addressed to."""
+    return f"node {client}"
+
+
+def trust_of(client, **changes):
+    return Trust(name_of(client), SERVER.public_key(), IDENTITIES[client])._replace(**changes)
+
+
+def sealed(client, content):
+    """A message to a node, as the server would sign it now."""
+    return SIGNER.seal(content, name_of(client))
+
+
+def unsealed(content):
+    """What the server signed, whether or not the signature is valid."""
+    return content[: -envelope.SIZE]
+
+
+def read(content):
+    """Arrays and header of a message to a node."""
+    return from_bytes(unsealed(content))
 
 
 def task_of(content):
-    words = from_bytes(content)[1]
+    words = read(content)[1]
     return words.get("stage") or words["task"]
 
 
@@ -101,9 +131,13 @@ class World:
     def node(self, client):
         ledger = Ledger(self.folder / f"ledger-{client}", *self.budget)
         return Node(
-            self.shards[client], CATALOGUE, self.stores[client], identity=IDENTITIES[client], policy=self.policy,
+            self.shards[client], CATALOGUE, self.stores[client], trust=trust_of(client), policy=self.policy,
             ledger=ledger,
         )  # fmt: skip
+
+    def ask(self, client, content):
+        """The answer to a message that the server signs."""
+        return self.nodes[client].answer_bytes(sealed(client, content))
 
     def revive(self, client):
         self.stores[client].close()
@@ -223,7 +257,7 @@ def local(settings, number=ROUNDS):
 
 
 def request_of(contents):
-    return decode(*from_bytes(next(iter(contents.values()))))
+    return decode(*read(next(iter(contents.values()))))
 
 
 class Between:
@@ -243,13 +277,13 @@ class Between:
         return answers
 
 
-def engine_on(wire, quorum=NODES, run=RUN):
-    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED))
+def engine_on(wire, quorum=NODES, run=RUN, served=Served()):
+    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served), SIGNER)
 
 
 def refused(world, asked, client=0, **changes):
     request = engine_on(None).asking.request(client, asked, invitation())
-    return decode_reply(*from_bytes(world.nodes[client].answer_bytes(to_bytes(*encode(request._replace(**changes))))))
+    return decode_reply(*from_bytes(world.ask(client, to_bytes(*encode(request._replace(**changes))))))
 
 
 def invitation(cohort=(0, 1, 2, 3), threshold=4):
@@ -268,4 +302,4 @@ def broadcast_of(world):
     wire = Between(world)
     run(wire, 0)
     found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
-    return decode(*from_bytes(found)).broadcast._replace(task="round", round=1)
+    return decode(*read(found)).broadcast._replace(task="round", round=1)

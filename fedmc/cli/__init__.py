@@ -26,6 +26,7 @@ DATA = {
 FEDERATION = {
     "init": Entry("fedmc.cli.federation_setup:init", "Create keys, certificates and folders."),
     "renew": Entry("fedmc.cli.federation_setup:renew", "Renew the server's certificate."),
+    "sign-key": Entry("fedmc.cli.request_keys:sign_key", "Show or make the key that signs requests."),
     "train": Entry("fedmc.cli.federation_train:train", "Train a model over all organisations."),
     "resume": Entry("fedmc.cli.federation_train:resume", "Resume a run that stopped."),
     "stop": Entry("fedmc.cli.federation_status:stop", "Stop a run; it can be resumed."),
@@ -40,6 +41,7 @@ NODE = {
     "approve": Entry("fedmc.cli.node_policy:approve", "Let a run begin that waits for approval."),
     "reject": Entry("fedmc.cli.node_policy:reject", "Take no part in a run."),
     "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
+    "trust": Entry("fedmc.cli.request_keys:trust", "Pin the key of the server to obey."),
     "recommend": Entry("fedmc.cli.model:recommend_at_node", "Recommend items to the organisation's own users."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}

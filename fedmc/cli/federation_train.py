@@ -19,7 +19,7 @@ from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
 from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import identities
+from fedmc.federation.setup import identities, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
 from fedmc.privacy.modes import cohort_for
@@ -100,6 +100,7 @@ def resume(
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
     require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
+    request_key.load(config.folder)  # without it, no node would answer
     (folder.path / "stop").unlink(missing_ok=True)
     start_run(config, folder, detach, as_json)
 
@@ -110,6 +111,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     _check_settings(settings, p, order.rounds)
     quorum = _check_order(order, settings, p)
     superlink.control_port(config)
+    request_key.load(config.folder)  # without it, no node would answer
     going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = order.name or datetime.now().strftime("%Y-%m-%d-%H%M%S")
@@ -127,6 +129,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
             len(catalogue), order.rounds, order.measure_every, order.patience, quorum, tuple(public),
+            config.oldest_protocol,
         )
     )  # fmt: skip
     typer.echo(settings.privacy.claim(), err=True)

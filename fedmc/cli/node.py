@@ -11,7 +11,7 @@ from fedmc.cli.echo import echo
 from fedmc.cli.node_ledger import print_budget
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, open_folder
-from fedmc.federation.setup import identities, tls_check
+from fedmc.federation.setup import identities, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
 
@@ -23,8 +23,9 @@ def check(folder: Folder = Path(), reread: Reread = False) -> None:
     """Check ratings, catalogue, keys and whether the server can be reached; print the policy. Nothing is sent."""
     config = load_node(folder)
     open_ratings(config, reread)
+    echo(f"obeys requests signed by the key {request_key.fingerprint(request_key.load_public(folder))}")
     for line in policy_in_words(config):
-        typer.echo(line)
+        echo(line)
     if config.epsilon:
         print_budget(config)
     try:

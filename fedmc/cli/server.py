@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from fedmc.cli.logs import log_to_stderr
+from fedmc.cli.request_keys import print_handover
 from fedmc.federation.flower import gateway
 from fedmc.federation.flower.superlink import Link
+from fedmc.federation.setup import request_key
 from fedmc.federation.setup.keys import check_certificate
 from fedmc.federation.setup.layout import load_server
 
@@ -26,6 +28,8 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
     config = load_server(folder)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     items = len(config.catalogue())
+    if request_key.make_if_new(folder):
+        print_handover(config)
     warning = check_certificate(config.path("server.pem"))
     if warning is not None:
         typer.echo(warning, err=True)

@@ -8,10 +8,13 @@ from __future__ import annotations
 OK = "ok"
 DIVERGED = "diverged"
 AWAITING_APPROVAL = "awaiting-approval"
+WRONG_VERSION = "wrong-version"
 STATUS = {
     OK: "counted",
+    "not-signed": "the message was not signed for this node by the key in its server.pub: hand it the right one",
+    "replayed": "the node has acted on a newer message: an old one came again, or the server's clock was set back",
     "malformed": "the node could not read the request: the server runs another version, or the message was damaged",
-    "wrong-version": "the node runs another version of fedmc: install the same one",
+    WRONG_VERSION: "the node speaks another protocol than the server: install a newer fedmc where it is older",
     "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
     "wrong-settings": "the settings do not match their hash or those the run began with, or the node cannot run them",
     "missing-plugin": "the run names a plug-in that the node has not installed: install its package there",

@@ -1,7 +1,8 @@
 """The messages between server and nodes: named arrays and a JSON header.
 
-A request carries a Broadcast, the node's number, and the node's last round that the server counted. A reply carries a
-status and, if that is "ok", one client's Sums. It carries nothing else: no error text ever leaves a node.
+A request carries a Broadcast, the node's number, and the node's last round that the server counted; it travels in a
+signed envelope (`envelope.py`). A reply carries a status and, if that is "ok", one client's Sums. It carries nothing
+else: no error text ever leaves a node.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedmc.errors import DataError, InputError, UnknownNameError, reason, requir
 from fedmc.federation import container
 from fedmc.federation.container import Arrays as Arrays
 from fedmc.federation.container import Header as Header
+from fedmc.federation.protocol import PROTOCOL
 from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
@@ -34,6 +36,7 @@ MAX_RELEASES = 2**40  # no server has received more
 NAMED = 20  # releases that a request names, not one: they may have come in another order than they were made
 MAX_COHORT = 10_000  # members of a session, whose cost grows with their square
 MAX_ITEMS = 2**31 - 1
+MAX_PROTOCOL = 2**16 - 1
 
 
 class Invitation(NamedTuple):
@@ -59,7 +62,7 @@ class Request(NamedTuple):
     broadcast: Broadcast
     counted: int  # the node's last round that is in the server's sum, or NEVER
     catalogue: str  # hash of the items
-    version: str = __version__
+    version: str = __version__  # only nodes of protocol 1 read it
     factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
     witnessed: Witnessed | None = None  # None: no release was ever received from this node
@@ -91,6 +94,7 @@ class Reply(NamedTuple):
     task: str
     status: str
     sums: Sums | None = None
+    protocol: int = PROTOCOL  # the node's
 
 
 def hash_of(settings: Settings) -> str:
@@ -200,7 +204,7 @@ def _witnessed(header: Sequence[Any] | None) -> Witnessed | None:
 
 
 def encode_reply(reply: Reply) -> tuple[Arrays, Header]:
-    header: Header = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status")}
+    header: Header = {key: getattr(reply, key) for key in ("run", "client", "round", "task", "status", "protocol")}
     arrays: dict[str, Array] = {}
     heights = {}
     for name, part in ({} if reply.sums is None else reply.sums.parts).items():
@@ -221,7 +225,8 @@ def decode_reply(arrays: Arrays, header: Header) -> Reply:
         status = text("status", header["status"])
         sums = Sums.of(**parts) if status == OK else None
         client, round = (whole(name, header[name], NEVER, MAX_ROUND) for name in ("client", "round"))
-        return Reply(text("run", header["run"]), client, round, text("task", header["task"]), status, sums)
+        protocol = whole("protocol", header.get("protocol", 1), 1, MAX_PROTOCOL)
+        return Reply(text("run", header["run"]), client, round, text("task", header["task"]), status, sums, protocol)
     except Exception as error:  # strange values can raise anything
         raise DataError(f"not a reply of this protocol: {reason(error)}") from None
 

@@ -137,25 +137,29 @@ class Current:
         from fedmc.data.partition import make_shards
         from fedmc.federation.node.node import Node
         from fedmc.federation.node.store import Store
+        from fedmc.federation.node.trust import Trust
         from fedmc.federation.server.engine import FederatedEngine
         from fedmc.federation.server.members import Members
+        from fedmc.federation.server.signing import Signer
         from fedmc.federation.setup.identities import Identity
         from fedmc.privacy.dp.ledger import Ledger
         from fedmc.training.rounds import rounds
 
         shards = make_shards(task.train, task.owner, task.settings.dtype, task.test)
         keys, publics = key_pairs(len(shards))
+        (server,), _ = key_pairs(1)
         users: dict[int, np.ndarray] = {}
         nodes = {}
         for k, shard in enumerate(shards):
             store = Store(task.folder / f"node-{k}")
+            trust = Trust(f"node {k}", server.public_key(), Identity(k, keys[k], publics, 3))
             nodes[k] = Node(
                 shard, CATALOGUE, store, on_finish=lambda asked, U, k=k: users.update({k: U}),
-                identity=Identity(k, keys[k], publics, 3), ledger=Ledger(task.folder / f"ledger-{k}", 50.0, 1e-6),
+                trust=trust, ledger=Ledger(task.folder / f"ledger-{k}", 50.0, 1e-6),
             )  # fmt: skip
         wire = Wire({k: node.answer_bytes for k, node in nodes.items()})
         members = Members(len(nodes), len(task.train.items), CATALOGUE, len(nodes), publics)
-        engine = FederatedEngine(wire, RUN, members)
+        engine = FederatedEngine(wire, RUN, members, Signer(server))
         history, states = [], []
         for round in rounds(engine, task.settings, last=task.rounds, on_checkpoint=states.append):
             history.append(round.record())

@@ -13,6 +13,8 @@ from flwr.superlink.grid import http_grid
 
 from fedmc.federation.flower.transport import FlowerTransport
 from fedmc.federation.server.running import RunFolder, conduct
+from fedmc.federation.server.signing import Counter, Signer
+from fedmc.federation.setup import request_key
 
 app = ServerApp()
 
@@ -26,4 +28,5 @@ def main(grid: Grid, context: Context) -> None:
     quick: dict[str, Any] = {"max_time": max(plan.patience / 3, 1.0), "initial_backoff": 0.1, "backoff_cap": 1.0}
     vars(http_grid)["pull_objects"] = partial(pull_objects, **quick)
     transport = FlowerTransport(grid, plan.nodes, plan.patience, on_look=folder.on_look)
-    conduct(folder, transport)
+    server = folder.path.parents[1]
+    conduct(folder, transport, Signer(request_key.load(server), Counter(server / request_key.ISSUED)))

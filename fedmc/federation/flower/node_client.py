@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import httpx
 from flwr.app import Error, Message
@@ -38,6 +38,7 @@ from fedmc.federation.flower.records import pack, unpack
 from fedmc.federation.setup import tls_check
 
 log = logging.getLogger("fedmc.node")
+T = TypeVar("T")
 
 SERVER_APP = "flwr-serverapp"
 MISSING = 5.0  # seconds to wait for missing parts of a message: those of a run that ended never arrive
@@ -47,6 +48,10 @@ PATIENCE = 20.0  # seconds for which a call is retried before the node reconnect
 
 class NotAdmittedError(FedmcError):
     """The server does not take this node in, and trying again would not help."""
+
+
+class _UnreadableError(Exception):
+    """A message whose parts are not what Flower would have sent."""
 
 
 class _NotYetError(Exception):
@@ -110,7 +115,11 @@ def _answer_all(
     while going_on():
         if not all(beat.is_running for beat in _beats):
             raise _NotYetError("the heartbeats ended")
-        found = receive()
+        try:
+            found = _readable(receive)
+        except _UnreadableError as error:
+            log.warning("refused a message that is not one of Flower's: %s", error)
+            found = None
         if found is None:
             time.sleep(pause)
             pause = min(1.2 * pause, poll)
@@ -122,9 +131,10 @@ def _answer_all(
             if run not in kinds:
                 kinds[run] = _kind(get_run(run))
             pull, received = partial(pull_object, run), partial(confirm, run)
-            message = pull_and_inflate_object_from_tree(
-                tree, pull, received, return_type=Message, max_time=MISSING, initial_backoff=0.1, backoff_cap=1.0
-            )
+            message = _readable(partial(
+                pull_and_inflate_object_from_tree, tree, pull, received, return_type=Message, max_time=MISSING,
+                initial_backoff=0.1, backoff_cap=1.0,
+            ))  # fmt: skip
             message.metadata.__dict__.update(head.metadata.__dict__)
             reply = _reply(message, kinds[run], answer)
             reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -135,6 +145,19 @@ def _answer_all(
             log.info("run %s ended meanwhile: nobody waits for an answer", run)
         except (ObjectPullError, ObjectPushError) as error:
             log.warning("a message did not get through, the server will ask again: %s", error)
+        except _UnreadableError as error:
+            log.warning("refused a message of run %s that is not one of Flower's: %s", run, error)
+
+
+def _readable(call: Callable[[], T]) -> T:
+    """What a call to the SuperLink returns. Its database is anybody's bytes until a signature is checked, so whatever
+    Flower makes of them is refused and does not end the node."""
+    try:
+        return call()
+    except (ObjectPullError, httpx.HTTPError):
+        raise
+    except Exception as error:
+        raise _UnreadableError(f"{type(error).__name__}: {error}") from None
 
 
 @contextmanager
@@ -193,7 +216,7 @@ def _reply(message: Message, kind: str, answer: Callable[[bytes], bytes]) -> Mes
         if kind != SERVER_APP:
             raise ValueError(f"a run of the kind {kind!r}")
         content = unpack(message.content)
-    except (KeyError, ValueError, TypeError) as error:
-        log.warning("refused a message of run %s: %s", message.metadata.run_id, error)
+    except Exception as error:  # nobody has signed this part
+        log.warning("refused a message of run %s: %s: %s", message.metadata.run_id, type(error).__name__, error)
         return Message(Error(ErrorCode.INVALID_FAB, "refused"), reply_to=message)
     return Message(pack(answer(content)), reply_to=message)

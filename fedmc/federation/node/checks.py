@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc import __version__
 from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE
 from fedmc.data.partition import Shard
@@ -57,16 +56,9 @@ def check(terms: Terms, request: Request) -> None:
     check_run(terms, request)
 
 
-def check_version(version: object) -> None:
-    if version != __version__:
-        cure = "install the same version at both ends"
-        raise RefusedError("wrong-version", f"the server runs fedmc {quoted(version)}, this node {__version__}: {cure}")
-
-
 def check_form(terms: Terms, request: Request) -> None:
-    """Check version, catalogue, shapes and names."""
+    """Check catalogue, shapes and names."""
     broadcast, items = request.broadcast, terms.shard.by_user.shape[1]
-    check_version(request.version)
     if request.catalogue != terms.catalogue:
         hashes = f"the server's catalogue has the hash {request.catalogue[:12]!r}, this node's {terms.catalogue[:12]}"
         cure = "put the server's catalogue.json here, then `fedmc node start --reread`"
@@ -78,8 +70,13 @@ def check_form(terms: Terms, request: Request) -> None:
         raise RefusedError("malformed", f"there is no task {quoted(broadcast.task)}")
     if not 0 <= request.client < broadcast.clients:
         raise RefusedError("wrong-member", f"this node cannot be number {request.client} of {broadcast.clients}")
-    if not re.fullmatch(RUN, request.run):  # it names a file here
-        raise RefusedError("malformed", f"{quoted(request.run)} is not the name of a run")
+    check_name(request.run)
+
+
+def check_name(run: str) -> None:
+    """Check the name of a run, which names a file here."""
+    if not re.fullmatch(RUN, run):
+        raise RefusedError("malformed", f"{quoted(run)} is not the name of a run")
 
 
 def check_numbers(broadcast: Broadcast) -> None:

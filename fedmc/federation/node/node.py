@@ -23,17 +23,19 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
-from fedmc.errors import DataError, Diverged, FedmcError, quoted
+from fedmc.errors import Diverged, FedmcError, quoted
+from fedmc.federation.envelope import Opened
 from fedmc.federation.node.checks import Terms, check
 from fedmc.federation.node.final import OnceAmong
 from fedmc.federation.node.guard import Guard
-from fedmc.federation.node.reading import read
+from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
+from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.secagg_member import SecAggMember
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
+from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.secagg_messages import Stage, encode_stage
-from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
@@ -57,38 +59,59 @@ class Node:
         ratings: str = "",
         on_finish: Callable[[Request, Array], None] = lambda request, U: None,
         *,
-        identity: Identity | None = None,
+        trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
-        self.terms = Terms(shard, catalogue, ratings, policy, identity, store)
-        self.refusals = Refusals(store.journal)
+        self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
+        self.terms = Terms(shard, catalogue, ratings, policy, trust.identity, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
         if ledger is not None:
             Guard(store, ledger).check()
 
-    def answer_bytes(self, content: bytes) -> bytes:
-        """Read a request and answer it; whatever else the bytes are, they get a status."""
-        found = read(content, self.refusals)
+    def answer_bytes(self, sealed: bytes) -> bytes:
+        """Answer what the server signed for this node. Any other message is refused before it is parsed.
+
+        Only an error in the store, the ledger or the shard is raised, so no message can end the node.
+        """
+        try:
+            return self.answer_opened(self.trust.open(sealed))
+        except RefusedError as refused:
+            return refusal(refused, {}, self.refusals)
+        except StoreError:
+            raise
+        except Exception as error:
+            log.exception("a message of the server failed")
+            return refusal(RefusedError("failed", f"{type(error).__name__}: {error}"), {}, self.refusals)
+
+    def answer_opened(self, opened: Opened) -> bytes:
+        """Answer a message whose signature is valid; one that cannot be read, or is an old one, gets a status."""
+        found = read(opened.content, self.refusals)
         if isinstance(found, bytes):
             return found
-        return self._answer_stage(found) if isinstance(found, Stage) else self.answer(found)
+        if isinstance(found, Stage):
+            return self._answer_stage(found)
+        try:
+            self.replays.admit(found.run, opened, found.broadcast.task == "finish")
+        except RefusedError as refused:
+            return self._refused(found, refused)
+        return self.answer(found)
 
     def answer(self, request: Request) -> bytes:
-        """The reply's bytes. An error in the store or the shard is raised: the node must stop, and sends nothing."""
-        what = f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"
+        """The answer to a request of the server. A StoreError is raised: the node must stop, and sends nothing."""
+        what = _about(request)
         try:
             check(self.terms, request)
             return self._answer_directly(request) if request.invitation is None else self._join_session(request)
         except RefusedError as refused:
-            self.refusals.add(refused, what, request.run)
-            return _bytes(request, refused.status)
-        except DataError:
-            raise  # the store or the shard is damaged
+            return self._refused(request, refused)
+        except StoreError:
+            raise
         except Exception as error:
-            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()  # a database takes it
+            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", why)
             log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
             if request.broadcast.settings.privacy.failures_tell:
                 log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
@@ -108,9 +131,7 @@ class Node:
             return self._last[1]
         before = self._committed(request, pending).state
         if broadcast.task == "finish":
-            self.on_finish(request, users_at(self._numbered(request), before, broadcast))
-            self.store.journal.finish(request.run, self.terms.now())
-            return _bytes(request, OK, Sums.of())
+            return self._finish(request, before)
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
             state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
@@ -122,6 +143,17 @@ class Node:
         else:
             self._last = (request.key, request.counted), reply  # a repeated request is not computed twice
         return reply
+
+    def _finish(self, request: Request, before: State | None) -> bytes:
+        """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
+        done = self.replays.finished(request.run)
+        if done is None:
+            self.on_finish(request, users_at(self._numbered(request), before, request.broadcast))
+            self.replays.finish(request.run, request.key)
+            self.store.journal.finish(request.run, self.terms.now())
+        elif done != request.key:
+            raise RefusedError("wrong-round", "the run has finished here with another model")
+        return _bytes(request, OK, Sums.of())
 
     # --- secure aggregation
 
@@ -181,6 +213,11 @@ class Node:
 
     # --- steps that all requests share
 
+    def _refused(self, request: Request, refused: RefusedError) -> bytes:
+        """Log a refusal; the reply that names its status."""
+        self.refusals.add(refused, _about(request), request.run)
+        return _bytes(request, refused.status)
+
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
         return released(request, self._numbered(request), work, self.store, self.ledger)
 
@@ -200,29 +237,33 @@ class Node:
             asked = f"the request is for round {request.broadcast.round} and says that {request.counted} was counted"
             here = f"here round {self._entry(request, 'committed').round} is committed, {pending.round} is pending"
             raise RefusedError("wrong-round", f"{asked}; {here}")
-        if pending.state is not None and request.counted >= pending.round:
-            before = self._entry(request, "committed").state
-            aggregation = aggregation_of(request.broadcast.settings.privacy)
-            counted = aggregation.commit(pending.state, before, request.factor)
-            self.store.promote(request.run, None if counted is pending.state else counted)
-        elif pending.state is not None and stateful:
-            self.store.drop(request.run)
         committed = self._entry(request, "committed")
-        if committed.round != request.counted:
+        if request.counted not in (committed.round, pending.round):
             raise RefusedError(
                 "lost-state",
                 f"the server counted round {request.counted} of this node, but its own state is of round "
                 f"{committed.round}: restore the state folder from a backup, or ask for a new run",
             )
-        if stateful and committed.round >= request.broadcast.round:
-            raise RefusedError("wrong-round", f"round {committed.round} is committed already")
-        return committed
+        if stateful and request.counted >= request.broadcast.round:
+            raise RefusedError("wrong-round", f"round {request.counted} is committed already")
+        if pending.state is not None and request.counted == pending.round:
+            aggregation = aggregation_of(request.broadcast.settings.privacy)
+            counted = aggregation.commit(pending.state, committed.state, request.factor)
+            self.store.promote(request.run, None if counted is pending.state else counted)
+        elif pending.state is not None and stateful:
+            self.store.drop(request.run)
+        return self._entry(request, "committed")
 
     def _numbered(self, request: Request) -> Shard:
         """The shard under the number that the server gave this node; the number seeds its initial factors."""
         if self.shard.client != request.client:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
+
+
+def _about(request: Request) -> str:
+    """What was asked, for the log."""
+    return f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"
 
 
 def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:

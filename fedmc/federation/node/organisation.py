@@ -17,8 +17,9 @@ from fedmc.errors import DataError, require
 from fedmc.federation.node import models
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
-from fedmc.federation.setup import keys
-from fedmc.federation.setup.identities import Identity, identity_of
+from fedmc.federation.node.trust import Trust
+from fedmc.federation.setup import keys, request_key
+from fedmc.federation.setup.identities import identity_of
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
 from fedmc.model import Model
@@ -34,13 +35,13 @@ class Opened(NamedTuple):
     ratings: str
     keys: Any
     report: str | None
-    identity: Identity | None
+    trust: Trust
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything in the folder. Ratings that are not prepared yet are prepared once, into `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    identity = None
+    server, identity = request_key.load_public(config.folder), None
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity
         identity = identity_of(config.folder, config.organisation, config.min_cohort)
     keys.check_certificate(config.path("ca.crt"))
@@ -59,7 +60,8 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: prepare it again",
         DataError,
     )
-    return Opened(prepared, ratings_hash(source), pair, report, identity)
+    trust = Trust(config.organisation, server, identity)
+    return Opened(prepared, ratings_hash(source), pair, report, trust)
 
 
 def source_of(config: NodeConfig) -> Path:
@@ -103,6 +105,6 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        identity=opened.identity, policy=replace(config.policy, accept=tuple(config.accept)),
+        trust=opened.trust, policy=replace(config.policy, accept=tuple(config.accept)),
         ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip

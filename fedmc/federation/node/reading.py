@@ -10,7 +10,7 @@ import re
 from fedmc.algorithms.messages import TASKS
 from fedmc.bounds import MAX_CLIENTS, MAX_ROUND, whole
 from fedmc.errors import DataError, InputError, UnknownNameError, quoted, reason
-from fedmc.federation.node.checks import check_version
+from fedmc.federation.node.checks import check_name
 from fedmc.federation.node.refusals import Refusals, RefusedError
 from fedmc.federation.secagg_messages import Stage, decode_stage
 from fedmc.federation.wire import (
@@ -37,24 +37,25 @@ def read(content: bytes, refusals: Refusals) -> Request | Stage | bytes:
         arrays, header = from_bytes(content)
         return decode_stage(arrays, header) if "stage" in header else _request(arrays, header)
     except RefusedError as refused:
-        return _refusal(refused, header, refusals)
+        return refusal(refused, header, refusals)
     except UnknownNameError as error:
-        return _refusal(RefusedError("missing-plugin", f"{error}; {PLUGIN}"), header, refusals)
+        return refusal(RefusedError("missing-plugin", f"{error}; {PLUGIN}"), header, refusals)
     except InputError as error:
-        return _refusal(RefusedError("wrong-settings", str(error)), header, refusals)
+        return refusal(RefusedError("wrong-settings", str(error)), header, refusals)
     except Exception as error:  # strange bytes can raise anything
-        return _refusal(RefusedError("malformed", f"{len(content)} bytes, {reason(error)}"), header, refusals)
+        return refusal(RefusedError("malformed", f"{len(content)} bytes, {reason(error)}"), header, refusals)
 
 
 def _request(arrays: Arrays, header: Header) -> Request:
-    check_version(header.get("version"))
     unknown = [name for name in arrays if name != "V" and not name.startswith(SHARED)]
     if unknown:
         raise DataError(f"a request has no array {quoted(unknown[0])}")
-    return decode(arrays, header)
+    request = decode(arrays, header)
+    check_name(request.run)
+    return request
 
 
-def _refusal(refused: RefusedError, header: Header, refusals: Refusals) -> bytes:
+def refusal(refused: RefusedError, header: Header, refusals: Refusals) -> bytes:
     """The answer to a message that could not be read; it repeats only names and numbers that a request may have."""
     run, round = header.get("run"), header.get("round")
     what = f"a message of run {quoted(run)}, round {quoted(round)}"

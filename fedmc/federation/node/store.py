@@ -230,6 +230,22 @@ class Store:
         with self._transaction():
             self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?, ?)", (run, *how))
 
+    def add_tables(self, schema: str) -> None:
+        """Create further tables, where they are missing."""
+        with self._errors():
+            self._database.executescript(f"BEGIN; {schema} COMMIT;")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._errors():
+            yield self._database
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and on disk at the end."""
+        with self._transaction():
+            yield self._database
+
     def close(self) -> None:
         self._database.close()
         os.close(self._lock)

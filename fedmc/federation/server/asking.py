@@ -7,9 +7,12 @@ from collections.abc import Iterable
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import Diverged, printable
+from fedmc.federation.protocol import mismatch
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
-from fedmc.federation.wire import NEVER, Invitation, Request, encode, to_bytes
+from fedmc.federation.statuses import WRONG_VERSION, explain
+from fedmc.federation.wire import NEVER, Invitation, Reply, Request, encode, to_bytes
 
 log = logging.getLogger("fedmc.server")
 
@@ -19,8 +22,11 @@ MAX_WHY = 1_000  # characters
 class Asking:
     """A run's nodes, the last counted round of each, and the nodes that were left out."""
 
-    def __init__(self, transport: Transport, run: str, members: Members, witness: Witness | None = None) -> None:
-        self.transport, self.run, self.members, self.witness = transport, run, members, witness
+    def __init__(
+        self, transport: Transport, run: str, members: Members, signer: Signer, witness: Witness | None = None
+    ) -> None:
+        self.transport, self.run, self.members = transport, run, members
+        self.signer, self.witness = signer, witness
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []
@@ -28,10 +34,10 @@ class Asking:
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
         counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
-        request = Request(self.run, client, broadcast, counted, self.members.catalogue)
+        catalogue, version = self.members.catalogue, self.members.served.version
+        request = Request(self.run, client, broadcast, counted, catalogue, version, factor, invitation)
         witness = self._witness_of(broadcast)
-        seen = None if witness is None else witness.seen(self.members.name(client))
-        return request._replace(factor=factor, invitation=invitation, witnessed=seen)
+        return request if witness is None else request._replace(witnessed=witness.seen(self.members.name(client)))
 
     def witness_releases(self, clients: Iterable[int], broadcast: Broadcast) -> None:
         """Remember that these nodes have answered with a noised release, before anything else is done with it."""
@@ -51,14 +57,23 @@ class Asking:
         return to_bytes(*encode(self.request(client, broadcast, invitation)))
 
     def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
-        self.received += sum(len(content) for content in contents.values())
-        return self.transport.exchange(contents, max_bytes, needed)
+        """Send each node its message, signed and addressed to it, and return the answers."""
+        members = self.members
+        sealed = {k: self.signer.seal(content, members.name(k), members.served) for k, content in contents.items()}
+        self.received += sum(len(content) for content in sealed.values())
+        return self.transport.exchange(sealed, max_bytes, needed)
 
     def leave_out(self, client: int, broadcast: Broadcast, why: str) -> None:
         why = printable(why[:MAX_WHY])  # it may quote what the node sent
         self.absent.append(Absent(client, broadcast.round, why))
         name = self.members.name(client)
         log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)
+
+    def explain(self, reply: Reply) -> str:
+        """What a node's refusal means; with another protocol, both numbers."""
+        if reply.status == WRONG_VERSION:
+            return f"{reply.status}: {mismatch(reply.protocol, self.members.served)}"
+        return explain(reply.status)
 
     def reasons(self, last: int) -> str:
         """Why each of the nodes that were left out last was."""

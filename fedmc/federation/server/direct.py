@@ -11,7 +11,7 @@ from fedmc.algorithms.messages import Broadcast, Part, Sparse, Sums, Value
 from fedmc.algorithms.schema import max_bytes, schema_of
 from fedmc.errors import DataError, TooFewError, quoted, reason
 from fedmc.federation.server.asking import Asking
-from fedmc.federation.statuses import DIVERGED, OK, explain
+from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, decode_reply, from_bytes
 from fedmc.training.aggregation import aggregation_of
 
@@ -64,7 +64,7 @@ class Replies:
             reply = decode_reply(*from_bytes(answer))
             self.diverged += reply.status == DIVERGED
             if reply.status != OK:
-                asking.leave_out(client, broadcast, explain(reply.status))
+                asking.leave_out(client, broadcast, asking.explain(reply))
                 return None
             expected = (asking.run, client, broadcast.round, broadcast.task)
             if (reply.run, reply.client, reply.round, reply.task) != expected:

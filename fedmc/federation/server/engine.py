@@ -14,6 +14,7 @@ from fedmc.federation.server.asking import Asking
 from fedmc.federation.server.direct import ask_directly, finish
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.secagg_session import ask_securely
+from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.training.aggregation import aggregation_of
 
@@ -21,8 +22,10 @@ from fedmc.training.aggregation import aggregation_of
 class FederatedEngine:
     """The engine that `training.rounds` runs on, over nodes that may be late, lost, wrong or hostile."""
 
-    def __init__(self, transport: Transport, run: str, members: Members, witness: Witness | None = None) -> None:
-        self.asking = Asking(transport, run, members, witness)
+    def __init__(
+        self, transport: Transport, run: str, members: Members, signer: Signer, witness: Witness | None = None
+    ) -> None:
+        self.asking = Asking(transport, run, members, signer, witness)
         self._before: tuple[dict[int, int], dict[int, float]] = {}, {}
 
     @property

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedmc.federation.protocol import DEFAULT, Served
+
 
 class Transport(Protocol):
     """Carries all messages through one method; tests use an in-process one."""
@@ -24,7 +26,8 @@ class Members(NamedTuple):
     catalogue: str  # hash
     quorum: int
     pinned: Mapping[int, Ed25519PublicKey]  # public identities, for secure aggregation
-    names: Sequence[str] = ()  # of the organisations, for people
+    names: Sequence[str] = ()  # of the organisations: for people, and the addressees of messages
+    served: Served = DEFAULT  # the protocols that its nodes may speak
 
     def name(self, client: int) -> str:
         return self.names[client] if client < len(self.names) else f"node {client}"

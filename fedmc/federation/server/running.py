@@ -25,11 +25,13 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError
 from fedmc.federation.logs import OneLine
+from fedmc.federation.protocol import OLDEST, Served
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
 from fedmc.training.rounds import Checkpoint, Round, rounds
@@ -53,6 +55,7 @@ class RunPlan(NamedTuple):
     patience: float  # seconds that a round waits for late nodes
     quorum: int
     identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
+    oldest_protocol: int = OLDEST  # that its nodes may speak
 
 
 class RunFolder:
@@ -153,7 +156,7 @@ class RunFolder:
             os.close(file)
 
 
-def conduct(folder: RunFolder, transport: Transport) -> None:
+def conduct(folder: RunFolder, transport: Transport, signer: Signer) -> None:
     """Conduct the whole run, or the rest of it if there is a checkpoint; then send the final V to every node."""
     plan = folder.plan()
     with folder.lock():
@@ -162,7 +165,7 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
         folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
         folder.say(awaiting_approval=[], id=plan.run)
         try:
-            last = _train(folder, plan, transport)
+            last = _train(folder, plan, transport, signer)
             folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
         except StoppedError as error:
             folder.say(state="stopped", why=str(error), waiting=[])
@@ -172,12 +175,13 @@ def conduct(folder: RunFolder, transport: Transport) -> None:
             raise
 
 
-def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
+def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer) -> list[str]:
     """The organisations that have the model in the end."""
     everyone = range(len(plan.organisations))
     members = Members(
-        len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations
-    )
+        len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations,
+        Served(plan.oldest_protocol),
+    )  # fmt: skip
 
     def on_waiting(clients: list[int]) -> None:
         folder.say(awaiting_approval=[plan.organisations[k] for k in clients])
@@ -186,7 +190,7 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport) -> list[str]:
             log.warning("waiting for %s: `fedmc node approve %s FOLDER` there", names, plan.run)
 
     approved = ApprovalTransport(transport, plan.patience, on_waiting)
-    engine = FederatedEngine(approved, plan.run, members, Witness.of_run(folder.path))
+    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path))
     try:
         return _rounds(folder, plan, engine)
     finally:

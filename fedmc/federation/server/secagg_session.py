@@ -151,9 +151,9 @@ class SecAggSession:
     def _arrays(self, stage: str, member: int, content: bytes) -> Arrays:
         arrays, words = from_bytes(content)
         if "stage" not in words:
-            status = decode_reply(arrays, words).status
-            self.diverged += status == DIVERGED
-            raise DataError(explain(status))
+            reply = decode_reply(arrays, words)
+            self.diverged += reply.status == DIVERGED
+            raise DataError(self.asking.explain(reply))
         said = read_stage(content)
         if said.status != OK:
             raise DataError(explain(said.status))

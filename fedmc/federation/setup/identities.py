@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedmc.errors import DataError
@@ -37,13 +36,7 @@ class Identity(NamedTuple):
 
 def make(folder: Path) -> str:
     """Write a new key to this folder, replacing an existing one; returns its public half in hex."""
-    key = Ed25519PrivateKey.generate()
-    text = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    (folder / KEY).unlink(missing_ok=True)
-    keys.write_private(folder / KEY, text)
-    return public_hex(key)
+    return public_hex(keys.make_ed25519(folder / KEY))
 
 
 def public_hex(key: Ed25519PrivateKey) -> str:
@@ -73,11 +66,7 @@ def pinned(publics: Sequence[str]) -> dict[int, Ed25519PublicKey]:
 
 
 def load_key(folder: Path) -> Ed25519PrivateKey:
-    path = folder / KEY
-    key = keys.load_private(path, f"`fedmc node identity --renew {folder}` makes a new one")
-    if not isinstance(key, Ed25519PrivateKey):
-        raise DataError(f"{path} is not an Ed25519 key")
-    return key
+    return keys.load_ed25519(folder / KEY, f"`fedmc node identity --renew {folder}` makes a new one")
 
 
 def identity_of(folder: Path, organisation: str, min_cohort: int) -> Identity:

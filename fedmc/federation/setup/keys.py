@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedmc.errors import DataError, InputError
@@ -87,6 +88,21 @@ def load_private(path: Path, cure: str) -> Any:
         raise DataError(f"{path} is not a private key in OpenSSH's format") from None
 
 
+def make_ed25519(path: Path) -> Ed25519PrivateKey:
+    """Write a new signing key in OpenSSH's format, replacing an existing one."""
+    key = Ed25519PrivateKey.generate()
+    path.unlink(missing_ok=True)
+    write_private(path, _private(key, serialization.PrivateFormat.OpenSSH))
+    return key
+
+
+def load_ed25519(path: Path, cure: str) -> Ed25519PrivateKey:
+    key = load_private(path, cure)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise DataError(f"{path} is not an Ed25519 key")
+    return key
+
+
 def load_node_keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
     """A node's key pair."""
     key = load_private(path, "it is in the folder that was handed over")
@@ -103,7 +119,7 @@ def check_host(host: str) -> str:
     return host
 
 
-def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+def _private(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey, form: serialization.PrivateFormat) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 

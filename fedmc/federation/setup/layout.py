@@ -23,7 +23,8 @@ from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
-from fedmc.federation.setup import identities, keys, policy
+from fedmc.federation.protocol import OLDEST, PROTOCOL
+from fedmc.federation.setup import identities, keys, policy, request_key
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import cohort_for, default_for
@@ -43,6 +44,7 @@ class ServerConfig:
     port: int  # where nodes connect
     bind: str  # the address it listens on
     control_port: int  # of the SuperLink, on loopback only; 0: any that is free
+    oldest_protocol: int = OLDEST  # nodes of an older one are refused
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -129,8 +131,10 @@ def init(
             folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(cohort_for(len(names)))}
         )
     listed = [(name, identities.make(folder / name)) for name in names]
+    requests = request_key.make(folder / "server")
     for name in ("server", *names):
         identities.save(folder / name / identities.LIST, listed)
+        request_key.pin(folder / name, requests)
     for place in (folder / "authority", *(folder / name for name in names)):
         (place / "ca.crt").write_bytes(keys.pem(authority.certificate))
     if known is not None:
@@ -174,6 +178,12 @@ def load_server(folder: Path) -> ServerConfig:
     except (KeyError, TypeError) as error:
         raise DataError(f"{folder / 'config.toml'} is not a server's: {error}") from None
     check_names(config.organisations)
+    served, asked = range(OLDEST, PROTOCOL + 1), config.oldest_protocol
+    require(
+        asked in served,
+        f"{folder / 'config.toml'}: oldest_protocol must be from {OLDEST} to {PROTOCOL}, got {asked!r}",
+        DataError,
+    )
     return config
 
 
@@ -239,6 +249,7 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
     listed = ", ".join(f'"{name}"' for name in names)
     text = f'organisations = [{listed}]\nhost = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
     text += f"control_port = {address.control_port}  # Flower's own interface, on loopback only\n"
+    text += f"oldest_protocol = {PROTOCOL}  # {OLDEST}: also serve nodes of fedmc 0.2, which check no signatures\n"
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)
     _fill("fedmc-server.service", folder / "fedmc-server.service", said)

@@ -1,0 +1,217 @@
+"""A member, and whoever can write to the SuperLink's database, speaks to another organisation's node as the server.
+
+Real processes on loopback. What the gateway refuses is told apart from what reaches the node: the node's own check must
+hold without the gateway.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+import httpx
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.app.metadata import Metadata
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.settings import Settings
+from fedmc.federation.flower import node_client, superlink
+from fedmc.federation.flower.records import pack, unpack
+from fedmc.federation.setup import keys
+from fedmc.federation.wire import NEVER, Request, encode, to_bytes
+
+FORGED = "forged"
+
+
+def forged_end(loopback, client):
+    """The end of a run that never was, with item factors of the attacker's choice."""
+    catalogue = loopback.server.catalogue()
+    settings = Settings.preset("fast", rank=3, active=3)
+    V = np.full((len(catalogue), settings.width), 7.0)
+    broadcast = Broadcast("finish", 1, 3, settings, V)
+    return to_bytes(*encode(Request(FORGED, client, broadcast, NEVER, catalogue.hash)))
+
+
+class Database:
+    """The SuperLink's database, in the hands of somebody who can write to it."""
+
+    def __init__(self, loopback):
+        self.path = loopback.server.path("superlink.db")
+
+    def __call__(self, query, *values):
+        with closing(sqlite3.connect(self.path, timeout=20)) as database, database:
+            return database.execute(query, values).fetchall()
+
+    def waiting_for(self, node, seconds=40):
+        """The message that a node has yet to pull, once it and all of its objects are there."""
+        until = time.monotonic() + seconds
+        while True:
+            found = self(
+                "SELECT message_id, run_id FROM message_ins WHERE dst_node_id = ? AND delivered_at = ''", signed(node)
+            )
+            if found and self.leaf(found[0][0]) is not None:
+                return found[0]
+            assert time.monotonic() < until, "no message is waiting"
+            time.sleep(0.1)
+
+    def leaf(self, message):
+        """The object that holds a message's bytes; None while it is on its way."""
+        found = message
+        while child := self("SELECT child_id FROM object_children WHERE parent_id = ?", found):
+            found = child[0][0]
+        there = self("SELECT is_available FROM objects WHERE object_id = ?", found)
+        return found if there == [(1,)] and found != message else None
+
+    def readdress(self, messages, nodes):
+        for message, node in zip(messages, nodes, strict=True):
+            self("UPDATE message_ins SET dst_node_id = ? WHERE message_id = ?", signed(node), message)
+
+    def replace(self, message, content):
+        """Other bytes in a message; Flower does not compare them with the object's id, which is their hash."""
+        (record,) = pack(content).values()
+        self("UPDATE objects SET content = ? WHERE object_id = ?", record.deflate(), self.leaf(message))
+
+
+def signed(node):
+    """Flower's id of a node as SQLite holds it."""
+    return node - 2**64 if node >= 2**63 else node
+
+
+def inject(loopback, port, sender, receiver, run, content):
+    """Push a message as the server's, with the sender's own valid key; whether it was taken."""
+    nodes = superlink.registered(loopback.server)
+    server = 1  # Flower's id of the SuperLink
+    metadata = Metadata(run % 2**64, "", server, nodes[receiver], "", "", time.time(), 600.0, "query")
+    message = make_message(metadata, pack(content))
+    message.metadata.__dict__["_message_id"] = message.object_id
+    folder, node = loopback.folder / sender, Node(node_id=nodes[sender])
+    interceptors = [NodeAuthHttpInterceptor(*keys.load_node_keys(folder / "node.key"))]
+    ca = (folder / "ca.crt").read_bytes()
+    with FleetHttpClient.from_server_address(f"127.0.0.1:{port}", False, ca, interceptors=interceptors) as client:
+        try:
+            answer = client.PushMessages(
+                PushMessagesRequest(
+                    node=node,
+                    messages_list=[message_to_proto(remove_content_from_message(message))],
+                    message_object_trees=[get_object_tree(message)],
+                )
+            )
+        except httpx.HTTPStatusError:
+            return False
+        for name, part in get_all_nested_objects(message).items():
+            if name in answer.objects_to_push:
+                client.PushObject(
+                    PushObjectRequest(
+                        node=node,
+                        run_id=run % 2**64,
+                        session_id=answer.session_id,
+                        object_id=name,
+                        object_content=part.deflate(),
+                    )
+                )
+    return True
+
+
+def stored(loopback, name):
+    """The runs that a node knows of, and its models."""
+    with closing(sqlite3.connect(loopback.folder / name / "state" / "state.sqlite")) as database:
+        runs = {run for (run,) in database.execute("SELECT run FROM runs UNION SELECT run FROM states")}
+    return runs, sorted(path.name for path in (loopback.folder / name).rglob("*.npz"))
+
+
+def wait_for_refusals(loopback, name, began, count, seconds=20):
+    """Until the node has refused so many messages; on a node that obeys them, until the time is up."""
+    log, until = loopback.folder / f"{name}.log", time.monotonic() + seconds
+    while log.read_bytes()[began:].count(b"(not-signed)") < count and time.monotonic() < until:
+        time.sleep(0.1)
+    return log.read_text(errors="replace")[began:]
+
+
+def queued(contents):
+    """The node's side of a SuperLink that holds a message for each of these contents of its objects."""
+    waiting, sent = [], []
+    for content in contents:
+        message = make_message(Metadata(1, "", 1, 2, "", "", time.time(), 600.0, "query"), pack(b"content"))
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        waiting.append((message, get_object_tree(message), {name: content(part) for name, part in parts.items()}))
+    going, now = [True], {}
+
+    def receive():
+        if not waiting:
+            going[0] = False
+            raise AttributeError("a head that Flower cannot read")
+        message, tree, parts = waiting.pop(0)
+        now.clear()
+        now.update(parts)
+        return message, tree
+
+    def send(reply, tree, seconds):
+        sent.append(reply)
+        return set(), ""
+
+    def nothing(*anything):
+        return None
+
+    connection = 2, receive, send, nothing, nothing, lambda run, name: now[name], nothing, nothing
+    return connection, sent, lambda: going[0]
+
+
+def test_objects_that_flower_cannot_read_do_not_end_a_node(monkeypatch, caplog):
+    """What lies in the SuperLink's database is parsed by Flower before there is a signature to check."""
+    changes = [lambda part: b"", lambda part: b"junk", lambda part: part[:-1], lambda part: b"\0" + part]
+    changes += [lambda part: part.replace(b"ConfigRecord", b"NothingRecord"), lambda part: part[::-1]]
+    connection, sent, going_on = queued([*changes, lambda part: part])
+    monkeypatch.setattr(node_client, "_beats", [])
+    node_client._answer_all(lambda content: content, connection, 0.01, going_on)
+    assert caplog.text.count("that is not one of Flower's") == len(changes) + 1
+    (reply,) = sent
+    assert unpack(reply.content) == b"content"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
+    """South gets a message that north wrote and one that was for north; north gets one whose bytes were replaced."""
+    nodes, database, attacked = superlink.registered(all_up.server), Database(all_up), ("north", "south")
+    before = {name: stored(all_up, name) for name in attacked}
+    began = {name: (all_up.folder / f"{name}.log").stat().st_size for name in attacked}
+    for name in attacked:
+        os.kill(all_up.processes[name].pid, signal.SIGSTOP)
+    try:
+        assert all_up.train("attacked", 1, "--detach", "--patience", 60).returncode == 0
+        (for_north, run), (for_south, _) = (database.waiting_for(nodes[name]) for name in attacked)
+        ports = [all_up.server.port, superlink.control_port(all_up.server)]
+        injected = [inject(all_up, port, "north", "south", run, forged_end(all_up, 1)) for port in ports]
+        assert injected[1], "the SuperLink itself takes it: else this test shows nothing"
+        database.readdress((for_north, for_south), (nodes["south"], nodes["north"]))
+        database.replace(for_south, forged_end(all_up, 0))
+    finally:
+        for name in attacked:
+            with suppress(ProcessLookupError):
+                os.kill(all_up.processes[name].pid, signal.SIGCONT)
+    said = {name: wait_for_refusals(all_up, name, began[name], 1 + (name == "south")) for name in attacked}
+    assert {name: stored(all_up, name) for name in attacked} == before
+    assert "addressed to another organisation than south" in said["south"]
+    for name in attacked:
+        assert "it is not signed" in said[name]
+        assert all_up.alive(name)
+    all_up.wait_until("attacked", "failed", 60)
+    assert "not-signed" in all_up.run("attacked").status()["why"]
+    done = all_up.resume("attacked")
+    assert done.returncode == 0, done.stderr
+    all_up.check_bits("attacked")
