@@ -50,6 +50,7 @@ KINDS = {
     ),
     "clipped": Settings.preset("fast", rank=3, active=3, clip=1.0),
 }
+SERVED = Served()
 KEYS = [Ed25519PrivateKey.generate() for _ in range(NODES)]
 PINNED = {k: key.public_key() for k, key in enumerate(KEYS)}
 IDENTITIES = [Identity(k, key, PINNED, 3) for k, key in enumerate(KEYS)]
@@ -277,7 +278,7 @@ class Between:
         return answers
 
 
-def engine_on(wire, quorum=NODES, run=RUN, served=Served()):
+def engine_on(wire, quorum=NODES, run=RUN, served=SERVED):
     return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served), SIGNER)
 
 

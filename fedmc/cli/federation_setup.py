@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmc.errors import require
-from fedmc.federation.setup import keys, layout
+from fedmc.federation.setup import keys, layout, request_key
 
 Option = typer.Option
 MISSING_CATALOGUE = (
@@ -45,6 +45,8 @@ def init(
     typer.echo(f"{folder / 'server'}: for the server's machine; run `fedmc server start` there")
     for name in layout.check_names(organisations.split(",")):
         typer.echo(f"{folder / name}: hand it to {name} over a secure channel; its README says what to do")
+    signs = request_key.fingerprint(request_key.load_public(folder / "server"))
+    typer.echo(f"nodes obey requests that are signed by the server's key {signs}; `fedmc node check` prints it too")
     typer.echo(f"{folder / 'authority'}: the authority's secret key, which renews certificates: keep it off-line")
     if catalogue is None:
         typer.echo(MISSING_CATALOGUE)

@@ -1,6 +1,7 @@
 """An organisation's node: a shard, a store, and contributions that count exactly once.
 
     request for                            answer
+    anybody, not signed by the server      refused before it is parsed; so is what comes again
     the pending round                      the stored reply, the same bytes
     an earlier round                       refused as late; nothing is changed
     a later round                          commit the pending state if the server counted it, else roll it back;

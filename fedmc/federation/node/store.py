@@ -49,7 +49,6 @@ KEPT_RUNS = 50  # runs whose states are kept: a server names the runs, and they 
 FORGET = """
 DELETE FROM states WHERE run NOT IN (SELECT run FROM states GROUP BY run ORDER BY MAX(rowid) DESC LIMIT ?)
 """
-
 Kind = Literal["committed", "pending"]
 
 
