@@ -39,7 +39,7 @@ def problems(draw):
 
 
 def check(fast, slow, dtype):
-    np.testing.assert_allclose(fast, slow, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(fast, slow, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=False)
 
 
 PENALTIES = st.sampled_from(
@@ -75,7 +75,7 @@ def test_exact_rows(problem, fixed):
     numbers = [np.full(len(free), value, dtype) for value in (0, 0.5, -np.inf, np.inf)]
     fast = solves.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, True)
     slow = reference.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, True)
-    np.testing.assert_allclose(fast, slow, rtol=50 * TOLERANCE[dtype], atol=50 * TOLERANCE[dtype])
+    np.testing.assert_allclose(fast, slow, rtol=50 * TOLERANCE[dtype], atol=50 * TOLERANCE[dtype], equal_nan=False)
 
 
 COMPOSITE = st.sampled_from([(0.5, 0.4, -np.inf, np.inf), (0.2, 0.4, 0, np.inf), (0, 0.4, -0.5, 0.5), (0, 0.4, 0.1, 9)])
@@ -91,7 +91,7 @@ def test_coordinate_descent_ends_where_many_proximal_steps_do(problem, penalty, 
     fast = solves.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, False)
     slow = reference.exact_rows(*ratings, F, X, rho, anchor, *numbers, free, False)
     tolerance = {np.float32: 5e-3, np.float64: 1e-7}[dtype]
-    np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance, equal_nan=False)
 
 
 @given(problem=problems(), fixed=st.integers(0, 3))
@@ -104,7 +104,9 @@ def test_packed_grams(problem, fixed):
     fast = solves.packed_grams(*ratings, F, values, free)
     assert fast.shape[1] == len(free) * (len(free) + 3) // 2
     tolerance = 50 * TOLERANCE[dtype]
-    np.testing.assert_allclose(fast, reference.packed_grams(*ratings, F, values, free), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        fast, reference.packed_grams(*ratings, F, values, free), rtol=tolerance, atol=tolerance, equal_nan=False
+    )
 
 
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 7), penalty=COMPOSITE, closed=st.booleans())
@@ -118,7 +120,9 @@ def test_solve_packed(seed, size, penalty, closed):
     S = np.concatenate([G[:, lower[0], lower[1]], rng.normal(size=(5, size))], axis=1)
     numbers = [np.full(size, float(value)) for value in ((0, 0.4, -np.inf, np.inf) if closed else penalty)]
     fast = solves.solve_packed(S, X, *numbers, closed)
-    np.testing.assert_allclose(fast, reference.solve_packed(S, X, *numbers, closed), rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(
+        fast, reference.solve_packed(S, X, *numbers, closed), rtol=1e-7, atol=1e-7, equal_nan=False
+    )
 
 
 def test_coordinate_descent_without_ratings_or_weight_goes_to_the_nearest_of_zero():
@@ -144,7 +148,7 @@ def test_gradient_rows_and_squared_errors(problem):
     tolerance = 20 * TOLERANCE[dtype]
     for name in ("gradient_rows", "squared_errors"):
         fast, slow = getattr(steps, name)(*ratings, F, X), getattr(reference, name)(*ratings, F, X)
-        np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(fast, slow, rtol=tolerance, atol=tolerance, equal_nan=False)
 
 
 def test_gram_and_residual_form_agree():
@@ -210,4 +214,4 @@ def test_accelerated_steps_end_where_coordinate_descent_does(seed):
     problem = subproblem.Problem(matrix, subproblem.Square(), subproblem.Scaling())
     F, X = rng.normal(size=(12, 4)), rng.normal(size=(9, 4))
     known = subproblem.minimise(problem, F, X, elastic_net(0.3, 0.4))
-    np.testing.assert_allclose(subproblem.minimise(problem, F, X, Hidden()), known, atol=1e-5)
+    np.testing.assert_allclose(subproblem.minimise(problem, F, X, Hidden()), known, atol=1e-5, equal_nan=False)
