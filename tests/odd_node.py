@@ -23,7 +23,7 @@ def reached(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-hold, answer, push = Store.hold, Node.answer, node_client.push_objects
+hold, answer, push = Store.hold, Node.answer, node_client.push_reply
 
 
 def dying_hold(self, run, entry):
@@ -39,11 +39,11 @@ def dying_answer(self, request):
     return answer(self, request)
 
 
-def dying_push(*arguments, **more):
+def dying_push(fleet, reply):
     reached("sent")
-    push(*arguments, **more)
+    push(fleet, reply)
     reached("replied")
 
 
-Store.hold, Node.answer, node_client.push_objects = dying_hold, dying_answer, dying_push
+Store.hold, Node.answer, node_client.push_reply = dying_hold, dying_answer, dying_push
 main()
