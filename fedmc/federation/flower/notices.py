@@ -15,7 +15,6 @@ import os
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +55,7 @@ class Notices:
         self._heard = threading.Condition()
         self._replied: set[int] = set()
         self._activated: set[int] = set()
+        self._closed = threading.Event()
         if self.home is not None:
             threading.Thread(target=self._listen, daemon=True, name="notices").start()
 
@@ -85,12 +85,19 @@ class Notices:
             self._replied, self._activated = set(), set()
             return found
 
+    def close(self) -> None:
+        self._closed.set()
+        there = self.socket
+        if there is not None:
+            with suppress(OSError):
+                there.shutdown(socket.SHUT_RDWR)
+
     def _listen(self) -> None:
-        while True:
+        while not self._closed.is_set():
             with suppress(OSError, ValueError, TypeError, KeyError):
                 self._session()
             self.socket, self.short = None, frozenset()
-            time.sleep(AGAIN)
+            self._closed.wait(AGAIN)
 
     def _session(self) -> None:
         assert self.home is not None

@@ -58,7 +58,7 @@ def call_of(method: bytes, target: bytes) -> str:
     name = target.decode("ascii", "replace")
     name = name[len(PREFIX) :] if name.startswith(PREFIX) else ""
     if method != b"POST" or name not in CALLS:
-        raise Refusal(404, "no call of a node", notable=False)
+        raise Refusal(404, "no call of a node")
     return name
 
 
@@ -74,39 +74,39 @@ def checked(name: str, body: bytes, member: Member, objects: Objects) -> Proto:
     try:
         message.ParseFromString(body)
     except DecodeError:
-        raise Refusal(400, f"{member.name}: {name} is not of Flower's format") from None
+        raise Refusal(400, f"{name} is not of Flower's format") from None
     if isinstance(message, ActivateNodeRequest):
-        _require(message.public_key == member.pem, member, "activates another's node")
+        _require(message.public_key == member.pem, "activates another's node")
         return message
     node = message.node_id if isinstance(message, DeactivateNodeRequest) else message.node.node_id
-    _require(node == member.node, member, f"{name} as another node")
+    _require(node == member.node, f"calls {name} as another node")
     if isinstance(message, PushMessagesRequest):
         _check_push(message, member)
     elif isinstance(message, PullObjectRequest):
-        _require(objects.may_pull(member.node, message.object_id), member, "pulls an object that it was not sent")
+        _require(objects.may_pull(member.node, message.object_id), "pulls an object that it was not sent")
     elif isinstance(message, ConfirmMessageReceivedRequest):
         known = objects.may_pull(member.node, message.message_object_id)
-        _require(known, member, "confirms a message that it was not sent")
+        _require(known, "confirms a message that it was not sent")
     return message
 
 
 def _check_push(request: PushMessagesRequest, member: Member) -> None:
     """Exactly one message, a reply of this node to the server, with its tree of objects."""
     one = len(request.messages_list) == len(request.message_object_trees) == 1
-    _require(one and len(request.clientapp_runtime_list) <= 1, member, "pushes other than one message")
+    _require(one and len(request.clientapp_runtime_list) <= 1, "pushes other than one message")
     message, tree = request.messages_list[0], request.message_object_trees[0]
     data = message.metadata
-    _require(data.src_node_id == member.node, member, "pushes a message in another's name")
-    _require(data.dst_node_id == SUPERLINK_NODE_ID, member, "pushes a message to another node")
-    _require(is_id(data.reply_to_message_id), member, "pushes a message that is no reply")
-    _require(is_id(data.message_id) and data.message_id == tree.object_id, member, "pushes a message without an id")
-    _require(message.HasField("content") != message.HasField("error"), member, "pushes a message without content")
+    _require(data.src_node_id == member.node, "pushes a message in another's name")
+    _require(data.dst_node_id == SUPERLINK_NODE_ID, "pushes a message to another node")
+    _require(is_id(data.reply_to_message_id), "pushes a message that is no reply")
+    _require(is_id(data.message_id) and data.message_id == tree.object_id, "pushes a message without an id")
+    _require(message.HasField("content") != message.HasField("error"), "pushes a message without content")
     numbers = (data.ttl, data.created_at, *request.clientapp_runtime_list)
-    _require(all(math.isfinite(number) for number in numbers), member, "pushes a time that is not a number")
-    _require(max(len(data.group_id), len(data.message_type)) <= TEXT, member, "pushes a message with long names")
+    _require(all(math.isfinite(number) for number in numbers), "pushes a time that is not a number")
+    _require(max(len(data.group_id), len(data.message_type)) <= TEXT, "pushes a message with long names")
     ids = list(ids_of(tree))
-    _require(len(ids) <= TREE, member, f"pushes a message of more than {TREE} objects")
-    _require(all(map(is_id, ids)), member, "announces objects with false ids")
+    _require(len(ids) <= TREE, f"pushes a message of more than {TREE} objects")
+    _require(all(map(is_id, ids)), "announces objects with false ids")
 
 
 def is_inline(message: Message) -> bool:
@@ -178,8 +178,8 @@ def check_tail(tail: bytes) -> None:
 
 
 def check_object(head: ObjectHead, member: Member, objects: Objects) -> None:
-    _require(head.node == member.node, member, "pushes an object as another node")
-    _require(objects.may_push(member.node, head.object_id), member, "pushes an object that it did not announce")
+    _require(head.node == member.node, "pushes an object as another node")
+    _require(objects.may_push(member.node, head.object_id), "pushes an object that it did not announce")
 
 
 def _field(data: bytes, place: int, tag: int) -> tuple[bytes, int]:
@@ -203,6 +203,6 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError
 
 
-def _require(condition: bool, member: Member, what: str) -> None:
+def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise Refusal(FORBIDDEN, f"{member.name} {what}")
+        raise Refusal(FORBIDDEN, f"it {what}")

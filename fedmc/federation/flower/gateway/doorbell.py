@@ -22,14 +22,22 @@ class Doorbell:
         self.counts: Counter[str] = Counter()  # forwarded calls
         self.short: set[int] = set()  # nodes that speak fedmc's short form
         self.listeners: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
 
-    async def open(self, home: Path) -> asyncio.Server:
+    async def open(self, home: Path) -> None:
         path = place_socket(home)
         mask = os.umask(0o177)
         try:
-            return await asyncio.start_unix_server(self._serve, path, limit=LINE)
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=LINE)
         finally:
             os.umask(mask)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self.listeners):
+                writer.close()
+            await self._server.wait_closed()
 
     def replied(self, node: int) -> None:
         """A node's reply is complete at the SuperLink."""

@@ -48,13 +48,15 @@ class Gate:
 
     def accept(self, request: h11.Request) -> Call:
         """Decide by the header alone."""
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise Refusal(400, "another version of HTTP")
         name = calls.call_of(request.method, request.target)
         headers = list(request.headers)
         size = declared_size(headers)
         member = authenticate(headers, self.members)
         most = calls.max_bytes(name, self.limits)
         if size > most:
-            raise Refusal(413, f"{member.name}: {name} of {size} bytes, at most {most} are carried")
+            raise Refusal(413, f"{member.name} declares {size} bytes for {name}, at most {most} are carried")
         return Call(name, member, headers, size)
 
     async def answer(self, call: Call, http: Http) -> None:

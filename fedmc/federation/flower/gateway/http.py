@@ -16,9 +16,9 @@ Headers = Sequence[tuple[bytes, bytes]]
 class Refusal(Exception):  # noqa: N818
     """A request that is not forwarded; `why` is for the log, the peer learns the status only."""
 
-    def __init__(self, status: int, why: str, notable: bool = True) -> None:
+    def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
-        self.status, self.why, self.notable = status, why, notable
+        self.status, self.why = status, why
 
 
 class GoneError(Exception):
@@ -28,7 +28,7 @@ class GoneError(Exception):
 class Http:
     def __init__(self, stream: Stream, limits: Limits) -> None:
         self.stream, self.limits = stream, limits
-        self.protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        self.protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes - FEW)
 
     async def request(self, patience: float) -> h11.Request:
         """The next header. Its first byte may take `patience` seconds, the rest of it less."""

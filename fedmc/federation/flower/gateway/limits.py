@@ -37,6 +37,8 @@ class Limits:
     # Polls.
     hold: float = 25.0  # the longest that a poll is held; Flower's client gives up after 30 s
     fallback: float = 5.0  # a poll goes through to the SuperLink at least so often, whatever the ServerApp said
+    # The log.
+    log_lines: int = 20  # a minute, about strangers and about each member
 
     def body_seconds(self, size: int) -> float:
         """How long a body of this size may take."""

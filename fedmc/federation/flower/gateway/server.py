@@ -34,7 +34,8 @@ log = logging.getLogger("fedmc.gateway")
 class Gateway:
     def __init__(self, gate: Gate, context: ssl.SSLContext, limits: Limits) -> None:
         self.gate, self.context, self.limits = gate, context, limits
-        self.admission, self.log = Admission(limits), SparingLog(log)
+        self.admission, self.log = Admission(limits), SparingLog(log, limits.log_lines)
+        self.names = {member.pem: member.name for member in gate.members.values()}
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, listener: socket.socket) -> None:
@@ -44,7 +45,7 @@ class Gateway:
             try:
                 sock, address = await loop.sock_accept(listener)
             except OSError as error:  # no files left, or the peer hung up already
-                self.log.warning(f"cannot accept a connection: {error}")
+                self.log.warning("gateway", f"cannot accept a connection: {error}")
                 await asyncio.sleep(FULL)
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,17 +79,20 @@ class Gateway:
                 self.admission.prove(visitor, call.member.pem)
                 await self.gate.answer(call, http)
             except Refusal as refusal:
-                if refusal.notable:
-                    self.log.warning(f"refused ({refusal.status}) from {visitor.address}: {refusal.why}")
+                self.log.warning(self._subject(visitor), f"{refusal.why} ({visitor.address}, {refusal.status})")
                 await http.refuse(refusal.status)
                 return
             except DownError as error:
-                self.log.warning(str(error))
+                self.log.warning("gateway", str(error))
                 await http.refuse(503)
                 return
             if not http.reusable:
                 await http.stream.close()
                 return
+
+    def _subject(self, visitor: Visitor) -> str:
+        """Whom a line of the log is about."""
+        return "a stranger" if visitor.key is None else self.names[visitor.key]
 
     async def end(self, seconds: float = 3.0) -> None:
         """End held polls, let calls finish for so long, then hang up."""
@@ -135,7 +139,7 @@ async def _run(
 
     threading.Thread(target=watch, daemon=True, name="superlink").start()
     listeners = await _bind(config.bind, config.port)
-    bell = await gateway.gate.bell.open(_home(config))
+    await gateway.gate.bell.open(_home(config))
     accepting = [asyncio.create_task(gateway.listen(listener)) for listener in listeners]
     on_ready()
     await stop.wait()
@@ -144,7 +148,7 @@ async def _run(
     await asyncio.gather(*accepting, return_exceptions=True)
     for listener in listeners:
         listener.close()
-    bell.close()
+    await gateway.gate.bell.close()
     await gateway.end()
     await gateway.gate.backend.close()
 

@@ -1,27 +1,37 @@
-"""A log that nobody can flood: so many lines a minute, then one that counts the rest."""
+"""A log that nobody can flood: so many lines a minute about each subject, then one that counts the rest."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
+
+
+@dataclass
+class _Subject:
+    began: float = float("-inf")
+    written: int = 0
+    left_out: int = 0
 
 
 class SparingLog:
-    def __init__(self, log: logging.Logger, lines: int = 20, seconds: float = 60.0) -> None:
-        self.log, self.lines, self.seconds = log, lines, seconds
-        self._began, self._written, self._left_out = float("-inf"), 0, 0
+    """Subjects are few, such as the members' names: what strangers do must not hide what a member does."""
 
-    def warning(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._began >= self.seconds:
-            if self._left_out:
-                self.log.warning("%s more lines like the above were left out", self._left_out)
-            self._began, self._written, self._left_out = now, 0, 0
-        if self._written >= self.lines:
-            self._left_out += 1
+    def __init__(self, log: logging.Logger, lines: int, seconds: float = 60.0) -> None:
+        self.log, self.lines, self.seconds = log, lines, seconds
+        self._subjects: dict[str, _Subject] = {}
+
+    def warning(self, subject: str, text: str) -> None:
+        about, now = self._subjects.setdefault(subject, _Subject()), time.monotonic()
+        if now - about.began >= self.seconds:
+            if about.left_out:
+                self.log.warning("%s: %s more lines were left out", subject, about.left_out)
+            about.began, about.written, about.left_out = now, 0, 0
+        if about.written >= self.lines:
+            about.left_out += 1
             return
-        self._written += 1
-        self.log.warning("%s", printable(text))
+        about.written += 1
+        self.log.warning("%s", printable(f"{subject}: {text}"))
 
 
 def printable(text: str) -> str:
