@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
+from base64 import b64encode
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -32,12 +38,14 @@ from flwr.proto.message_pb2 import (
     PushObjectResponse,
 )
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedmc.federation.flower.gateway.admission import Admission, source
 from fedmc.federation.flower.gateway.limits import Limits
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.notices import Notices, ask_counts
 from tests.gateway_world import NODES, RUN, GatewayWorld, answer_of, head, push_of, reply_of, waited_for
+from tests.loopback import NAMES, Loopback
 
 NORTH, SOUTH = NODES["north"], NODES["south"]
 # Deadlines short enough to be waited for; the counts are the real ones.
@@ -478,10 +486,19 @@ class TestPolls:
         notices.wait(5)
         assert notices.take() == ({NORTH}, set())
 
+    def test_an_error_is_complete_at_once_and_its_object_may_follow(self, world, notices):
+        request = reply_of(NORTH)
+        request.messages_list[0].ClearField("content")
+        request.messages_list[0].error.reason = "refused"
+        world.link.answers["push-messages"] = PushMessagesResponse(objects_to_push=["8" * 64]).SerializeToString()
+        world.link.answers["push-object"] = PushObjectResponse(stored=True).SerializeToString()
+        assert world.call("push-messages", request.SerializeToString())[0] == 200
+        notices.wait(5)
+        assert notices.take() == ({NORTH}, set())
+        assert world.call("push-object", push_of(NORTH, "8" * 64, b"x"))[0] == 200
+
     def test_the_server_app_hears_who_came_back(self, world, notices):
         pem = world.keys["south"][1]
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
         request = ActivateNodeRequest(public_key=public_key_to_bytes(pem), heartbeat_interval=30)
         assert world.call("activate-node", request.SerializeToString(), world.signed("south"))[0] == 200
         notices.wait(5)
@@ -501,6 +518,103 @@ class TestPolls:
         before = ask_counts(world.home)
         world.call("get-run", PullMessagesRequest(node=Node(node_id=NORTH)).SerializeToString())
         assert ask_counts(world.home)["get-run"] == before.get("get-run", 0) + 1
+
+
+class Attack:
+    """Attackers in a process of their own, while it is entered."""
+
+    def __init__(self, world_port, pem, seconds, addresses, share=1.0):
+        words = [world_port, seconds, b64encode(pem).decode(), share, *addresses]
+        self.command = [sys.executable, Path(__file__).parent / "attackers.py", *words]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            [*map(str, self.command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout.readline() == "attacking\n"
+        return self
+
+    def __exit__(self, *failure):
+        self.process.terminate()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+
+ADDRESSES = {"others": [f"127.0.0.{n}" for n in range(2, 10)], "own": ["127.0.0.1"]}
+
+
+@pytest.fixture
+def unhurried(tmp_path):
+    """A gateway with the limits of production."""
+    world = GatewayWorld(tmp_path)
+    yield world
+    world.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ADDRESSES)
+def test_polls_are_answered_under_attack(unhurried, where):
+    """For ten seconds: each honest poll within a second, on a kept connection and on new ones; memory stays bounded."""
+    world, took, failed = unhurried, [], []
+    world.poll()
+    before = world.rss()
+
+    def honest(name):
+        with world.connect() as kept:
+            while time.monotonic() < until:
+                for sock in (kept, None):
+                    began = time.monotonic()
+                    status = world.poll(name, sock=sock)[0]
+                    took.append(time.monotonic() - began)
+                    if status != 200:
+                        failed.append(status)
+                time.sleep(0.2)
+
+    with Attack(world.port, public_key_to_bytes(world.keys["north"][1]), 30, ADDRESSES[where]):
+        until = time.monotonic() + 10
+        threads = [threading.Thread(target=honest, args=(name,)) for name in NODES]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        grown = world.rss() - before
+    print(f"{len(took)} polls, at most {max(took):.2f} s; memory {grown:+.0f} MB")
+    assert not failed
+    assert len(took) > 30
+    assert max(took) < 1.0
+    assert grown < 100
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("where", ADDRESSES)
+def test_a_run_ends_with_its_bits_under_attack(tmp_path, where):
+    """Real processes, a minute of attack: every poll of the nodes within a second, and a run in the middle of it."""
+    made, times = Loopback(tmp_path), tmp_path / "polls"
+    try:
+        made.start_server()
+        for name in NAMES:
+            made.start_node(name, f"timed={times}-{name}")
+        assert made.train("before", 1).returncode == 0  # kernels are loaded
+        statm = Path(f"/proc/{made.processes['server'].pid}/statm")
+        before, key = int(statm.read_text().split()[1]), made.server.path("nodes/north.pub").read_bytes()
+        for name in NAMES:
+            Path(f"{times}-{name}").write_text("")
+        began = time.monotonic()
+        with Attack(made.server.port, public_key_to_bytes(load_ssh_public_key(key)), 90, ADDRESSES[where]):
+            done = made.train("attacked", 5)
+            assert done.returncode == 0, done.stderr + made.log("server")
+            while time.monotonic() - began < 60:
+                time.sleep(0.2)
+            grown = (int(statm.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        made.check_bits("attacked")
+        took = [float(line) for name in NAMES for line in Path(f"{times}-{name}").read_text().split()]
+        print(f"{len(took)} polls, at most {max(took):.2f} s; memory {grown:+.0f} MB")
+        assert len(took) > 100
+        assert max(took) < 1.0
+        assert grown < 100
+    finally:
+        made.end()
 
 
 class TestAdmission:

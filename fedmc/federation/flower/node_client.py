@@ -26,7 +26,7 @@ log = logging.getLogger("fedmc.node")
 
 SERVER_APP = "flwr-serverapp"
 QUICK = 0.5  # a poll that comes back empty sooner was not held: then the node pauses
-PAUSE = 1.0  # seconds, at most
+PAUSE = 1.0  # seconds
 
 
 def serve(
@@ -71,8 +71,8 @@ def _answer_all(
         began = time.monotonic()
         found = fleet.poll(hold)
         if not found.messages_list:
-            if time.monotonic() - began < min(QUICK, hold):  # a server that does not hold polls
-                time.sleep(min(PAUSE, hold))
+            if time.monotonic() - began < QUICK:  # a server that does not hold polls
+                time.sleep(PAUSE)
             continue
         run = found.messages_list[0].metadata.run_id
         try:

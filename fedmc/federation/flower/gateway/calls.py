@@ -170,10 +170,10 @@ def check_tail(tail: bytes) -> None:
     """After the content comes the session's id, or nothing."""
     if tail:
         try:
-            _, place = _field(tail, 0, 0x2A)
+            session, place = _field(tail, 0, 0x2A)
         except (ValueError, IndexError):
-            place = -1
-        if place != len(tail):
+            session, place = b"", -1
+        if place != len(tail) or not session.isascii():
             raise Refusal(400, "a pushed object is followed by something else")
 
 

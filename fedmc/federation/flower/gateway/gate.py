@@ -94,7 +94,8 @@ class Gate:
     def _pushed(self, node: int, message: PushMessagesRequest, said: bytes) -> None:
         pushed = message.messages_list[0]
         missing = _parsed(PushMessagesResponse, said).objects_to_push
-        if calls.is_inline(pushed) or self.objects.announce(node, pushed.metadata.message_id, missing):
+        complete = self.objects.announce(node, pushed.metadata.message_id, missing)
+        if complete or calls.is_inline(pushed):  # its objects, if any follow, say nothing more
             self.bell.replied(node)
 
     async def _push_object(self, call: Call, http: Http) -> None:
