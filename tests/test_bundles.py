@@ -173,7 +173,7 @@ def test_nothing_of_flower_was_moved():
     assert arguments == ["self", "base_url", "interceptors", "verify", "timeout", "retry_invoker"]
     made = HttpGrid(token="t")
     assert made.node.node_id == calls.SUPERLINK_NODE_ID
-    for name in ("PushMessages", "PullMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):
+    for name in ("GetNodes", "PushMessages", "PullMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):
         assert hasattr(made._runtime_client, name)
     assert isinstance(FLEET_HTTP_PUBLIC_KEY_HEADER, str)
     assert isinstance(FLEET_HTTP_SIGNATURE_HEADER, str)

@@ -88,10 +88,11 @@ class TestStrangers:
     def test_idle_connections_do_not_shut_out_nodes(self, world):
         """205 were enough before: everybody then got 503."""
         with ExitStack() as open_ones:
-            for number in range(600):
-                source = f"127.0.0.{1 + number % 3}"
-                made = socket.create_connection(("127.0.0.1", world.port), 5, (source, 0))
-                open_ones.enter_context(made)
+            for number in range(400):
+                address = f"127.0.0.{2 + number % 3}"
+                open_ones.enter_context(socket.create_connection(("127.0.0.1", world.port), 5, (address, 0)))
+            for _ in range(210):
+                open_ones.enter_context(world.connect())
             for name in NODES:
                 began = time.monotonic()
                 assert world.poll(name)[0] == 200

@@ -4,7 +4,7 @@ The ServerApp says for which nodes it has pushed messages. The gateway says whic
 back, and which speak fedmc's short form of messages (`records.py`). Notices are hints: who misses one still finds
 everything, a few seconds later. Each is a line of JSON.
 
-    to the gateway      {"messages": {NODE: COUNT}}      {"counts": true}
+    to the gateway      {"messages": {NODE: COUNT}, "calls": COUNT}      {"counts": true}
     to the ServerApp    {"replied": NODE}  {"activated": NODE}  {"short": [NODE, ...]}  {"counts": {CALL: COUNT}}
 """
 
@@ -63,15 +63,15 @@ class Notices:
     def connected(self) -> bool:
         return self.socket is not None
 
-    def announce(self, nodes: Iterable[int]) -> None:
-        """Messages for these nodes have been pushed."""
+    def announce(self, nodes: Iterable[int], calls: int = 0) -> None:
+        """Messages for these nodes have been pushed; so many calls were made to the SuperLink."""
         counts: dict[str, int] = {}
         for node in nodes:
             counts[str(node)] = counts.get(str(node), 0) + 1
         there = self.socket
         if there is not None and counts:
             with suppress(OSError):  # the other thread notices too, and connects again
-                there.sendall(encode({"messages": counts}))
+                there.sendall(encode({"messages": counts, "calls": calls}))
 
     def wait(self, seconds: float) -> None:
         """Until there is a notice, at most so long."""
@@ -120,7 +120,7 @@ class Notices:
 
 
 def ask_counts(home: Path) -> dict[str, int]:
-    """How many calls of each kind the gateway has forwarded since its start; for benchmarks."""
+    """How many calls of each kind the SuperLink had since the gateway's start, as far as it knows; for benchmarks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
         there.settimeout(10)
         there.connect((home / ADDRESS).read_text(encoding="utf-8"))

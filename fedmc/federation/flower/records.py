@@ -25,7 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 PLACE, NAME = "fedmc", "bytes"
-INLINE = 256 * 2**10
+INLINE = 512 * 2**10
 OBJECT = 32 * 2**20
 SMALL = 8 * 2**20  # bytes that a record holds in one piece: each piece is a call, which costs more than a megabyte
 KIND = b"ArrayChunk"  # of Flower's kinds of objects, the one that is nothing but bytes

@@ -19,7 +19,7 @@ LISTENERS = 16  # ServerApps at the same time; there is one, and now and then a 
 class Doorbell:
     def __init__(self, on_messages: Callable[[int, int], None]) -> None:
         self.on_messages = on_messages
-        self.counts: Counter[str] = Counter()  # forwarded calls
+        self.counts: Counter[str] = Counter()  # forwarded calls, those of the ServerApp, and its messages
         self.short: set[int] = set()  # nodes that speak fedmc's short form
         self.listeners: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -70,5 +70,7 @@ class Doorbell:
     def _hear(self, notice: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         for node, count in notice.get("messages", {}).items():
             self.on_messages(int(node), int(count))
+            self.counts["messages"] += int(count)
+        self.counts["ServerApp"] += int(notice.get("calls", 0))
         if notice.get("counts"):
             writer.write(encode({"counts": dict(self.counts)}))

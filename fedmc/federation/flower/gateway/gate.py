@@ -60,10 +60,16 @@ class Gate:
         return Call(name, member, headers, size)
 
     async def answer(self, call: Call, http: Http) -> None:
-        """Read the body, check it, forward it, and send the reply back."""
-        if call.name == PUSH_OBJECT:
+        """Read the body, check it, forward it, and send the reply back; of large bodies a key sends a few at a time."""
+        if call.size <= self.limits.small_bytes:
+            await self._answer(call, http)
+        else:
             async with self.bodies.turn(call.member.pem, call.size):
-                await self._push_object(call, http)
+                await self._answer(call, http)
+
+    async def _answer(self, call: Call, http: Http) -> None:
+        if call.name == PUSH_OBJECT:
+            await self._push_object(call, http)
             return
         body = await http.whole_body(call.size)
         message = calls.checked(call.name, body, call.member, self.objects)

@@ -21,11 +21,10 @@ class Limits:
     header_bytes: int = 16 * KIB
     # Members: connections with a valid signature, and what they carry.
     connections_by_key: int = 16
-    calls_by_key: int = 12  # at the same time; others wait
-    bodies_by_key: int = 4  # bodies of objects at the same time; others wait
+    bodies_by_key: int = 4  # large bodies at the same time; others wait
     bytes_by_key: int = 128 * MIB  # declared bytes of these bodies
     idle: float = 120.0  # a member's connection without a call
-    turn: float = 30.0  # a call waits so long for its turn
+    turn: float = 30.0  # a large body waits so long for its turn
     # Bodies.
     object_bytes: int = 64 * MIB  # of one pushed object; Flower sends arrays in pieces of 20 MB
     message_bytes: int = MIB  # of pushed messages, with their small payloads
