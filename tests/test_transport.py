@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from flwr.app import ConfigRecord, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
@@ -29,6 +30,11 @@ def _inside_of_a_run(monkeypatch):
 
 
 instruction = partial(Message, dst_node_id=7, message_type="query")
+
+
+def _npy_header(said):
+    text = repr(said).encode().ljust(117) + b"\n"
+    return len(text).to_bytes(2, "little") + text
 
 
 class FakeFleet:
@@ -87,6 +93,14 @@ class TestForms:
         for broken in (b"", b"ArrayChunk  3\0abc", b"Message  20\0" + bytes(20), b"ArrayChunk  999\0" + bytes(20)):
             with pytest.raises(ValueError, match="another kind"):
                 opened(large._replace(objects={large.tree.object_id: broken}))
+
+    @pytest.mark.parametrize("shape", [(2**43,), (3, 2), (7,), ()])
+    def test_an_array_is_not_believed_to_be_larger_than_it_is(self, shape):
+        """A header may claim 8 TB."""
+        content = np.lib.format.magic(1, 0) + _npy_header({"descr": "|u1", "fortran_order": False, "shape": shape})
+        wrong = Array("uint8", shape, "numpy.ndarray", content + b"8 bytes.")
+        with pytest.raises(ValueError, match="expected 8 bytes"):
+            records.unpack(RecordDict({"fedmc": ArrayRecord({"bytes": wrong})}))
 
     def test_stock_supernodes_find_flowers_records(self):
         parcel = records.wrap(instruction, b"x", False)

@@ -100,6 +100,6 @@ def _reply(found: PullMessagesResponse, kind: str, fleet: Fleet, answer: Callabl
     except (LostError, RunEndedError, httpx.HTTPError):
         raise
     except Exception as error:  # malformed bytes can raise anything
-        log.warning("refused a message of run %s: %s", head.metadata.run_id, error)
+        log.warning("refused a message of run %s: %a", head.metadata.run_id, str(error)[:200])
         return wrap_records(Message(Error(ErrorCode.INVALID_FAB, "refused"), reply_to=asked))
     return wrap(partial(Message, reply_to=asked), answer(content), is_short(head, tree))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import httpx
 from flwr.app import Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.message_pb2 import Message as ProtoMessage
@@ -96,7 +97,9 @@ class FlowerPost:
         except ObjectPullError as error:
             log.warning("the rest of a reply is missing: %s", error)
             return Answer(to, error=0)
-        except (KeyError, ValueError, TypeError):
+        except Exception as error:  # malformed bytes can raise anything
+            if isinstance(error, httpx.HTTPError):
+                raise
             log.warning("node %s sent a reply that is not a fedmc message", head.metadata.src_node_id)
             return Answer(to)
 

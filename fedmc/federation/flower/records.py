@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
+from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import HEAD_BODY_DIVIDER
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from numpy.lib import format as numpy_format
 
 PLACE, NAME = "fedmc", "bytes"
 INLINE = 512 * 2**10
@@ -54,10 +56,18 @@ def unpack(record: RecordDict) -> bytes:
         if not isinstance(content, bytes):
             raise ValueError(f"expected bytes, got {type(content).__name__}")
         return content
-    found = record.array_records[PLACE][NAME].numpy()
-    if found.dtype != np.uint8 or found.ndim != 1:
-        raise ValueError(f"expected bytes, got {found.dtype} of shape {found.shape}")
-    return found.tobytes()
+    return _array_bytes(record.array_records[PLACE][NAME].data)
+
+
+def _array_bytes(data: bytes) -> bytes:
+    """The bytes of a numpy file. Its header is compared with its size, so that no memory is taken on its word."""
+    file = BytesIO(data)
+    if numpy_format.read_magic(file) != (1, 0):
+        raise ValueError("an array of another version")
+    shape, _, dtype = numpy_format.read_array_header_1_0(file)
+    if dtype != np.uint8 or shape != (len(data) - file.tell(),):
+        raise ValueError(f"expected {len(data) - file.tell()} bytes, got {dtype} of shape {shape}")
+    return data[file.tell() :]
 
 
 def wrap(make: Callable[[RecordDict], Message], content: bytes, short: bool) -> Parcel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedmc.federation.flower.gateway.limits import Limits
 
@@ -21,7 +21,8 @@ class Visitor:
     address: str
     task: asyncio.Task[None]
     key: bytes | None = None
-    ended: bool = field(default=False)
+    busy: bool = False  # a call of it is being answered
+    ended: bool = False
 
     def dismiss(self) -> None:
         """Close the connection; its task does the rest."""
@@ -62,6 +63,9 @@ class Admission:
         queue[visitor] = None
         if len(queue) > self.limits.connections_by_key:
             self._dismiss_oldest(queue)
+
+    def everybody(self) -> list[Visitor]:
+        return [one for queues in (self.strangers, self.members) for queue in queues.values() for one in queue]
 
     def leave(self, visitor: Visitor) -> None:
         visitor.ended = True

@@ -23,12 +23,13 @@ class Doorbell:
         self.short: set[int] = set()  # nodes that speak fedmc's short form
         self.listeners: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._path: Path | None = None
 
     async def open(self, home: Path) -> None:
-        path = place_socket(home)
+        self._path = place_socket(home)
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, path, limit=LINE)
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=LINE)
         finally:
             os.umask(mask)
 
@@ -38,6 +39,10 @@ class Doorbell:
             for writer in list(self.listeners):
                 writer.close()
             await self._server.wait_closed()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder is Flower's home, unless the path was too long
+                self._path.parent.rmdir()
 
     def replied(self, node: int) -> None:
         """A node's reply is complete at the SuperLink."""

@@ -37,6 +37,7 @@ class Gateway:
         self.admission, self.log = Admission(limits), SparingLog(log, limits.log_lines)
         self.names = {member.pem: member.name for member in gate.members.values()}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.ending = False
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections until cancelled."""
@@ -77,7 +78,9 @@ class Gateway:
                 request = await http.request(self.limits.idle if known else self.limits.header)
                 call = self.gate.accept(request)
                 self.admission.prove(visitor, call.member.pem)
+                visitor.busy = True
                 await self.gate.answer(call, http)
+                visitor.busy = False
             except Refusal as refusal:
                 self.log.warning(self._subject(visitor), f"{refusal.why} ({visitor.address}, {refusal.status})")
                 await http.refuse(refusal.status)
@@ -86,7 +89,7 @@ class Gateway:
                 self.log.warning("gateway", str(error))
                 await http.refuse(503)
                 return
-            if not http.reusable:
+            if self.ending or not http.reusable:
                 await http.stream.close()
                 return
 
@@ -96,7 +99,11 @@ class Gateway:
 
     async def end(self, seconds: float = 3.0) -> None:
         """End held polls, let calls finish for so long, then hang up."""
+        self.ending = True
         self.gate.polls.end()
+        for visitor in self.admission.everybody():
+            if not visitor.busy:
+                visitor.dismiss()
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=seconds)
         for task in list(self.tasks):
