@@ -7,19 +7,21 @@ import os
 import re
 import secrets
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import threading
 import time
 from base64 import b64encode
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
+import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
@@ -39,11 +41,15 @@ from flwr.proto.message_pb2 import (
 )
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedmc.federation.flower import superlink
 from fedmc.federation.flower.gateway.admission import Admission, source
 from fedmc.federation.flower.gateway.limits import Limits
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.notices import Notices, ask_counts
+from fedmc.federation.setup import keys
 from tests.gateway_world import NODES, RUN, GatewayWorld, answer_of, head, push_of, reply_of, waited_for
 from tests.loopback import NAMES, Loopback
 
@@ -616,6 +622,40 @@ def test_a_run_ends_with_its_bits_under_attack(tmp_path, where):
         assert grown < 100
     finally:
         made.end()
+
+
+def newest_run(made):
+    """Flower's id of the run that was started last."""
+    with closing(sqlite3.connect(made.server.path("superlink.db"), timeout=20)) as database:
+        (found,) = database.execute("SELECT run_id FROM run ORDER BY rowid DESC LIMIT 1").fetchone()
+    return found % 2**64
+
+
+def stored_instructions(made):
+    with closing(sqlite3.connect(made.server.path("superlink.db"), timeout=20)) as database:
+        rows = database.execute("SELECT message_type FROM message_ins WHERE message_type = ?", ("query.injected",))
+        return rows.fetchall()
+
+
+@pytest.mark.slow
+def test_a_member_cannot_speak_to_anothers_node(all_up):
+    """Real processes: north pushes an instruction to south's node in the server's name, during a run."""
+    assert all_up.train("injected", 12, "--detach").returncode == 0
+    all_up.wait_for_round("injected", 1)
+    nodes = superlink.registered(all_up.server)
+    names = {"src_node_id": 1, "dst_node_id": nodes["south"], "reply_to_message_id": "", "message_type": "query.injected"}
+    request = reply_of(nodes["north"], run_id=newest_run(all_up), **names)
+    folder = all_up.folder / "north"
+    signed = [NodeAuthHttpInterceptor(*keys.load_node_keys(folder / "node.key"))]
+    address = f"127.0.0.1:{all_up.server.port}"
+    with FleetHttpClient.from_server_address(address, False, (folder / "ca.crt").read_bytes(), signed) as client:
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            client.PushMessages(request)
+        assert refused.value.response.status_code == 422
+    assert not stored_instructions(all_up)
+    assert "north: it pushes a message in another's name" in all_up.log("server")
+    all_up.wait_until("injected", "finished")
+    all_up.check_bits("injected")
 
 
 class TestAdmission:
