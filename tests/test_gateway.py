@@ -643,8 +643,8 @@ def test_a_member_cannot_speak_to_anothers_node(all_up):
     assert all_up.train("injected", 12, "--detach").returncode == 0
     all_up.wait_for_round("injected", 1)
     nodes = superlink.registered(all_up.server)
-    names = {"src_node_id": 1, "dst_node_id": nodes["south"], "reply_to_message_id": "", "message_type": "query.injected"}
-    request = reply_of(nodes["north"], run_id=newest_run(all_up), **names)
+    claims = {"src_node_id": 1, "dst_node_id": nodes["south"], "reply_to_message_id": ""}
+    request = reply_of(nodes["north"], run_id=newest_run(all_up), message_type="query.injected", **claims)
     folder = all_up.folder / "north"
     signed = [NodeAuthHttpInterceptor(*keys.load_node_keys(folder / "node.key"))]
     address = f"127.0.0.1:{all_up.server.port}"
