@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import secrets
 import socket
 import sqlite3
@@ -46,7 +47,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedmc.federation.flower import superlink
 from fedmc.federation.flower.gateway.admission import Admission, source
-from fedmc.federation.flower.gateway.limits import Limits
+from fedmc.federation.flower.gateway.limits import Limits, allow_files
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.notices import Notices, ask_counts
 from fedmc.federation.setup import keys
@@ -726,6 +727,14 @@ def test_the_log_cannot_be_flooded(caplog):
         "a stranger: 97 more lines were left out",
         "a stranger: later",
     ]
+
+
+@pytest.mark.parametrize(("soft", "hard", "holds"), [(5000, 5000, 1000), (256, 4096, 1000), (256, 512, 512)])
+def test_open_files_are_raised_as_far_as_permitted(monkeypatch, soft, hard, holds):
+    found = [soft, hard]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(found))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, values: found.__setitem__(slice(None), values))
+    assert allow_files(1000) == holds
 
 
 def test_a_long_path_finds_another_place_for_the_socket(tmp_path):
