@@ -40,12 +40,6 @@ EPSILONS = (1.0, 3.0, 10.0, math.inf)
 TRIES, DRAWS = 2, 5  # of the noise: when choosing, and for the figure
 
 
-class BiasesOnly(Private):
-    """Item biases, no factors."""
-
-    factors = False
-
-
 class Choice(NamedTuple):
     rounds: int
     rank: int = 1
@@ -76,7 +70,7 @@ def shards(choosing: bool) -> list[Shard]:
 
 def rmse(shards: list[Shard], choice: Choice, epsilon: float, hidden: bool) -> float:
     privacy = (DPSecAgg if hidden else DP)(epsilon, DELTA, choice.rounds)
-    algorithm = Private() if choice.factors else BiasesOnly()
+    algorithm = Private(choice.factors)
     penalties = {"penalty_users": f"l2:{choice.penalty}", "penalty_items": "none"}
     chosen = {"rank": choice.rank, "privacy": privacy, "algorithm": algorithm, "active": CLIENTS}
     settings = Settings.preset("fast", **chosen, **penalties)

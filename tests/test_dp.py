@@ -41,12 +41,6 @@ def shard_of(table) -> Shard:
     return Shard.of(0, np.arange(len(table)), matrix)
 
 
-class BiasesOnly(Private):
-    """Item biases, no factors."""
-
-    factors = False
-
-
 def broadcast_of(privacy, number, V=None, counts=None, clients=1):
     chosen = Settings.preset("fast", rank=RANK, privacy=privacy, penalty_users="l2:1", penalty_items="none")
     rng = np.random.default_rng(0)
@@ -287,7 +281,7 @@ def trained(privacy, ratings, clients=3, **given):
 @pytest.mark.parametrize("kind", [DP, partial(DPSecAgg, min_cohort=3)])
 def test_training_learns_factors_where_noise_is_small(kind):
     table = planted(users=1500, items=20, density=0.6)
-    biases, _ = trained(kind(100.0, DELTA, 6, (-2.0, 8.0)), table, algorithm=BiasesOnly())
+    biases, _ = trained(kind(100.0, DELTA, 6, (-2.0, 8.0)), table, algorithm=Private(factors=0))
     factors, engine = trained(kind(100.0, DELTA, 16, (-2.0, 8.0)), table)
     assert factors.diagnostics.train_rmse < 0.75 * biases.diagnostics.train_rmse
     assert set(engine.asked) == {"round", "measure"}  # no moments, no scale

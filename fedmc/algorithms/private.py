@@ -58,7 +58,14 @@ class Private(Algorithm):
     name = "dp"
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
-    factors = True  # False: item biases only, for budgets too small for factors
+
+    def __init__(self, factors: float = 1) -> None:
+        """`dp:0` learns item biases only, for budgets too small for factors."""
+        require(factors in (0, 1), f"dp learns factors (1) or item biases only (0), got {factors}")
+        self.factors = bool(factors)
+
+    def __str__(self) -> str:
+        return self.name if self.factors else f"{self.name}:0"
 
     def check(self, settings: Settings) -> None:
         """Refuse settings under which a user's factors would depend on other users."""
