@@ -13,7 +13,7 @@ from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
-REAL = ("flower", "bundles", "injection", "node_commands", "plugin_package", "policy_commands")
+REAL = ("flower", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands")
 REAL_PROCESSES = tuple(f"tests.test_{name}" for name in REAL)
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.
 MORE_EXAMPLES = float(os.environ.get("FEDMC_EXAMPLES", "1"))

@@ -1,5 +1,6 @@
 """A node for fault tests: python odd_node.py ODDITY=N node start FOLDER. It does what a node does, but at its N-th
-contribution it kills itself (before, committed, sent, replied), or it dawdles N seconds over its first one (slow)."""
+contribution it kills itself (before, committed, sent, replied), or it dawdles N seconds over its first one (slow), or
+it polls without being held and writes into the file N how long each poll took (timed)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def reached(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-hold, answer, push = Store.hold, Node.answer, node_client.push_objects
+hold, answer, push = Store.hold, Node.answer, node_client.push_reply
 
 
 def dying_hold(self, run, entry):
@@ -39,11 +40,21 @@ def dying_answer(self, request):
     return answer(self, request)
 
 
-def dying_push(*arguments, **more):
+def dying_push(fleet, reply):
     reached("sent")
-    push(*arguments, **more)
+    push(fleet, reply)
     reached("replied")
 
 
-Store.hold, Node.answer, node_client.push_objects = dying_hold, dying_answer, dying_push
+def timed_poll(self, hold):
+    began = time.monotonic()
+    found = poll(self, 0)
+    with open(number, "a", encoding="utf-8") as file:
+        file.write(f"{time.monotonic() - began}\n")
+    return found
+
+
+if oddity == "timed":
+    poll, node_client.Fleet.poll = node_client.Fleet.poll, timed_poll
+Store.hold, Node.answer, node_client.push_reply = dying_hold, dying_answer, dying_push
 main()

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from fedmc.federation.flower import node_client, superlink
+from fedmc.federation.flower import fleet, node_client, superlink
 from tests.loopback import SCRIPTS, Loopback
 
 PROJECT = """
@@ -153,25 +153,34 @@ def test_foreign_code_runs_on_a_stock_supernode_and_never_on_ours(all_up, tmp_pa
 
 
 def test_our_node_has_no_way_to_get_a_bundle():
-    """By structure: the call that fetches it is thrown away where the connection is taken apart."""
-    source = inspect.getsource(node_client)
-    assert "get_fab" not in source
-    assert "_, receive, send, get_run, _, pull_object, push_object, confirm = connection" in source
+    """By structure: nothing in it makes the call that fetches one. (The client has it: the test can fail.)"""
+    for module in (node_client, fleet):
+        source = inspect.getsource(module).lower()
+        assert "fab" not in source.replace("invalid_fab", "")
+    assert hasattr(fleet.FleetHttpClient, "GetFab")
 
 
 def test_nothing_of_flower_was_moved():
-    """The conformance test: what `node_client.py` and `superlink.py` lean on, by name and by arguments."""
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-    from flwr.superlink.grid import http_grid
-    from flwr.supernode import fleet_http_connection
+    """The conformance test: what `flower/` leans on beyond Flower's documented commands, by name and by arguments."""
+    from flwr.proto.message_pb2 import PushObjectRequest
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.superlink.grid.http_grid import HttpGrid
+    from flwr.superlink.routers.fleet.router import router
 
-    arguments = list(inspect.signature(fleet_http_connection.http_request_response).parameters)
-    assert arguments[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
-    assert "max_wait_time" in arguments
-    assert hasattr(fleet_http_connection, "flwr_exit")
-    assert hasattr(fleet_http_connection, "HeartbeatSender")
-    assert hasattr(http_grid, "pull_objects")
+    from fedmc.federation.flower.gateway import calls
+
+    arguments = list(inspect.signature(fleet.FleetHttpClient.__init__).parameters)
+    assert arguments == ["self", "base_url", "interceptors", "verify", "timeout", "retry_invoker"]
+    made = HttpGrid(token="t")
+    assert made.node.node_id == calls.SUPERLINK_NODE_ID
+    for name in ("GetNodes", "PushMessages", "PullMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):
+        assert hasattr(made._runtime_client, name)
     assert isinstance(FLEET_HTTP_PUBLIC_KEY_HEADER, str)
+    assert isinstance(FLEET_HTTP_SIGNATURE_HEADER, str)
+    refused = {"register-node", "unregister-node"}  # of all calls, these two are not forwarded
+    assert {route.path.rpartition("/")[2] for route in router.routes} == calls.CALLS.keys() | refused
+    fields = [(field.number, field.name) for field in PushObjectRequest.DESCRIPTOR.fields]
+    assert fields == [(1, "node"), (2, "run_id"), (3, "object_id"), (4, "object_content"), (5, "session_id")]
     said = subprocess.run([SCRIPTS / "flower-superlink", "--help"], capture_output=True, text=True).stdout
     for option in (
         "--enable-supernode-auth",

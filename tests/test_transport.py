@@ -2,109 +2,238 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from functools import partial
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from flwr.app import ConfigRecord, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmc.federation.flower import node_client, records, transport
+from fedmc.federation.flower.post import Answer
 
 
-@pytest.fixture
-def inside_of_a_run(monkeypatch):
+@pytest.fixture(autouse=True)
+def _inside_of_a_run(monkeypatch):
     """Messages can be made in a Flower process only."""
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
 
 
-def message(content: RecordDict) -> Message:
-    made = Message(content, 1, "query")
-    made.metadata.__dict__.update(_run_id=1, _src_node_id=1, _message_id="m")
-    return made
+instruction = partial(Message, dst_node_id=7, message_type="query")
 
 
-@pytest.mark.usefixtures("inside_of_a_run")
-def test_a_node_answers_bytes_of_ours_and_nothing_else():
-    asked = []
-
-    def answer(content):
-        asked.append(content)
-        return b"said"
-
-    reply = node_client._reply(message(records.pack(b"asked")), node_client.SERVER_APP, answer)
-    assert records.unpack(reply.content) == b"said"
-    for wrong, kind in (
-        (records.pack(b"asked"), "flwr-agentapp"),
-        (RecordDict({"run this": ConfigRecord({"code": "print()"})}), node_client.SERVER_APP),
-        (RecordDict({"fedmc": ConfigRecord({"bytes": "text"})}), node_client.SERVER_APP),
-        (RecordDict({}), node_client.SERVER_APP),
-    ):
-        assert node_client._reply(message(wrong), kind, answer).has_error()
-    assert asked == [b"asked"]
+def _npy_header(said):
+    text = repr(said).encode().ljust(117) + b"\n"
+    return len(text).to_bytes(2, "little") + text
 
 
-def test_bytes_survive_flowers_records():
-    for content in (b"", b"x", bytes(range(256)) * 1000, bytes(records.SMALL + 1)):
-        assert records.unpack(records.pack(content)) == content
-    with pytest.raises(KeyError):
-        records.unpack(RecordDict({}))
+class FakeFleet:
+    """Holds the objects of one message."""
+
+    def __init__(self, parcel):
+        self.parcel, self.pulls = parcel, 0
+
+    def pull(self, run, names):
+        self.pulls += len(names)
+        return {name: self.parcel.objects[name] for name in names}
 
 
-class FakeGrid:
-    """What Flower's Grid does, without a network: `script` says what becomes of each message, in order."""
+def asked_and_answered(parcel, kind=node_client.SERVER_APP, answer=lambda content: content[::-1]):
+    fleet = FakeFleet(parcel)
+    found = PullMessagesResponse(messages_list=[parcel.head], message_object_trees=[parcel.tree])
+    return node_client._reply(found, kind, fleet, answer), fleet
+
+
+def opened(parcel):
+    return records.unwrap(parcel.head, parcel.tree, lambda names: {name: parcel.objects[name] for name in names})
+
+
+class TestForms:
+    @pytest.mark.parametrize("size", [0, 1, records.INLINE, records.INLINE + 1, records.SMALL + 1])
+    @pytest.mark.parametrize("short", [True, False])
+    def test_bytes_survive(self, size, short):
+        content = bytes(size)
+        parcel = records.wrap(instruction, content, short)
+        assert opened(parcel) == content
+        assert parcel.head.metadata.message_id == parcel.tree.object_id
+        assert records.is_short(parcel.head, parcel.tree) == short
+        for item in parcel.objects.values():
+            validate_object_content(item)  # the SuperLink does
+        if short:
+            assert len(parcel.objects) == (size > records.INLINE)
+        else:
+            assert len(parcel.objects) >= 3
+
+    def test_a_message_too_large_for_one_object_goes_in_flowers_form(self, monkeypatch):
+        monkeypatch.setattr(records, "OBJECT", 10)
+        parcel = records.wrap(instruction, b"eleven bytes", True)
+        assert opened(parcel) == b"eleven bytes"
+        assert not records.is_short(parcel.head, parcel.tree)
+
+    @pytest.mark.parametrize("size", [5, records.INLINE + 1])
+    def test_two_equal_messages_have_two_ids(self, size):
+        first, second = (records.wrap(instruction, bytes(size), True) for _ in range(2))
+        assert first.tree.object_id != second.tree.object_id
+
+    def test_what_is_not_ours_is_an_error(self):
+        strange = records.wrap(lambda record: instruction(RecordDict({"run": ConfigRecord({"code": "x"})})), b"", True)
+        with pytest.raises(KeyError):
+            opened(strange)
+        large = records.wrap(instruction, bytes(records.INLINE + 1), True)
+        for broken in (b"", b"ArrayChunk  3\0abc", b"Message  20\0" + bytes(20), b"ArrayChunk  999\0" + bytes(20)):
+            with pytest.raises(ValueError, match="another kind"):
+                opened(large._replace(objects={large.tree.object_id: broken}))
+
+    @pytest.mark.parametrize("shape", [(2**43,), (3, 2), (7,), ()])
+    def test_an_array_is_not_believed_to_be_larger_than_it_is(self, shape):
+        """A header may claim 8 TB."""
+        content = np.lib.format.magic(1, 0) + _npy_header({"descr": "|u1", "fortran_order": False, "shape": shape})
+        wrong = Array("uint8", shape, "numpy.ndarray", content + b"8 bytes.")
+        with pytest.raises(ValueError, match="expected 8 bytes"):
+            records.unpack(RecordDict({"fedmc": ArrayRecord({"bytes": wrong})}))
+
+    def test_stock_supernodes_find_flowers_records(self):
+        parcel = records.wrap(instruction, b"x", False)
+        assert not recorddict_from_proto(parcel.head.content)
+
+
+class TestNode:
+    @pytest.mark.parametrize("short", [True, False])
+    def test_it_answers_in_the_form_in_which_it_was_asked(self, short):
+        reply, fleet = asked_and_answered(records.wrap(instruction, b"asked", short))
+        assert opened(reply) == b"deksa"
+        assert records.is_short(reply.head, reply.tree) == short
+        assert fleet.pulls == (0 if short else 3)
+        data = reply.head.metadata
+        assert (data.src_node_id, data.dst_node_id, data.run_id) == (7, 1, 1)
+
+    def test_it_answers_bytes_of_ours_and_nothing_else(self):
+        asked = []
+        strange = (RecordDict({"run this": ConfigRecord({"code": "print()"})}),
+                   RecordDict({"fedmc": ConfigRecord({"bytes": "text"})}), RecordDict({}))  # fmt: skip
+        tries = [(records.wrap_records(instruction(record)), node_client.SERVER_APP) for record in strange]
+        tries += [(records.wrap(instruction, b"asked", short), "flwr-agentapp") for short in (True, False)]
+        for parcel, kind in tries:
+            reply, _ = asked_and_answered(parcel, kind, asked.append)
+            assert reply.head.HasField("error")
+            assert reply.head.error.reason == "refused"
+        assert asked == []
+
+
+class FakePost:
+    """What Flower does, without a network: `script` says what becomes of each message, in order."""
 
     def __init__(self, online, script):
-        self.online, self.script, self.held, self.pushed = online, iter(script), {}, []
+        self.there, self.script, self.held, self.pushed, self.pulls = online, iter(script), {}, [], 0
 
-    def get_node_ids(self):
-        return self.online() if callable(self.online) else list(self.online)
+    def online(self):
+        return set(self.there() if callable(self.there) else self.there)
 
-    def push_messages(self, messages):
-        for sent in messages:
-            name = f"message-{len(self.pushed)}"
-            self.pushed.append(sent.metadata.dst_node_id)
-            sent.metadata.__dict__.update(_run_id=1, _src_node_id=9, _message_id=name)
-            content = next(self.script)
-            self.held[name] = None if content is None else Message(records.pack(content), reply_to=sent)
-            yield name
+    def push(self, contents):
+        ids = []
+        for node, _ in contents:
+            ids.append(f"message-{len(self.pushed)}")
+            self.pushed.append(node)
+            self.held[ids[-1]] = next(self.script)
+        return ids
 
-    def pull_messages(self, names):
-        return [reply for name in names if (reply := self.held.pop(name, None)) is not None]
+    def pull(self, ids):
+        self.pulls += 1
+        there = [name for name in ids if self.held.get(name) is not None]
+        return [Answer(name, self.held.pop(name)) for name in there]
 
 
-def ask(grid, monkeypatch, patience=5.0, needed=2):
+class FakeBell:
+    """The gateway's notices: none, unless a test gives some."""
+
+    def __init__(self, connected=False):
+        self.connected, self.heard, self.notices = connected, threading.Event(), (set(), set())
+
+    def wait(self, seconds):
+        self.heard.wait(max(seconds, 0))
+
+    def take(self):
+        found, self.notices = self.notices, (set(), set())
+        self.heard.clear()
+        return found
+
+    def ring(self, replied=(), back=()):
+        self.notices = (set(replied), set(back))
+        self.heard.set()
+
+
+def ask(post, monkeypatch, patience=5.0, needed=2, bell=None):
     monkeypatch.setattr(transport, "LOOK", 0.05)
-    made = transport.FlowerTransport(grid, [11, 12], patience, poll=0.02)
+    monkeypatch.setattr(transport, "BLIND", 0.02)
+    made = transport.FlowerTransport(post, bell or FakeBell(), [11, 12], patience)
     return made.exchange({0: b"", 1: b""}, 100, needed)
 
 
-@pytest.mark.usefixtures("inside_of_a_run")
 class TestTransport:
     def test_answers_by_number(self, monkeypatch):
-        assert ask(FakeGrid([11, 12], [b"a", b"b"]), monkeypatch) == {0: b"a", 1: b"b"}
+        assert ask(FakePost([11, 12], [b"a", b"b"]), monkeypatch) == {0: b"a", 1: b"b"}
 
     def test_a_node_that_comes_back_is_asked_again(self, monkeypatch):
         """It pulled the first message and died with it."""
         looks = iter([[11, 12], [11], [11, 12]])
-        grid = FakeGrid(lambda: next(looks, [11, 12]), [b"a", None, b"again"])
-        assert ask(grid, monkeypatch) == {0: b"a", 1: b"again"}
-        assert grid.pushed == [11, 12, 12]
+        post = FakePost(lambda: next(looks, [11, 12]), [b"a", None, b"again"])
+        assert ask(post, monkeypatch) == {0: b"a", 1: b"again"}
+        assert post.pushed == [11, 12, 12]
 
     def test_a_silent_node_is_asked_again(self, monkeypatch):
         monkeypatch.setattr(transport, "AGAIN", 0.3)
-        grid = FakeGrid([11, 12], [b"a", None, None, b"at last"])
-        assert ask(grid, monkeypatch) == {0: b"a", 1: b"at last"}
+        post = FakePost([11, 12], [b"a", None, None, b"at last"])
+        assert ask(post, monkeypatch) == {0: b"a", 1: b"at last"}
 
     def test_who_is_not_there_is_waited_for_only_below_the_quorum(self, monkeypatch):
         began = time.monotonic()
-        assert ask(FakeGrid([11], [b"a"]), monkeypatch, patience=60, needed=1) == {0: b"a"}
+        assert ask(FakePost([11], [b"a"]), monkeypatch, patience=60, needed=1) == {0: b"a"}
         assert time.monotonic() - began < 10
-        assert ask(FakeGrid([11], [b"a"]), monkeypatch, patience=0.3, needed=2) == {0: b"a"}
+        assert ask(FakePost([11], [b"a"]), monkeypatch, patience=0.3, needed=2) == {0: b"a"}
 
     def test_what_is_too_large_is_dropped(self, monkeypatch):
-        assert ask(FakeGrid([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}
+        assert ask(FakePost([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}
+
+    def test_a_message_that_flower_did_not_take_is_sent_again(self, monkeypatch):
+        monkeypatch.setattr(transport, "AGAIN", 0.1)
+        post = FakePost([11, 12], [b"a", b"b", b"c"])
+        push = post.push
+        post.push = lambda contents: ["", *push(contents)[1:]] if len(contents) == 2 else push(contents)
+        assert ask(post, monkeypatch) == {0: b"c", 1: b"b"}
+
+
+class TestNotices:
+    def ringing(self, bell, after, **notice):
+        threading.Timer(after, lambda: bell.ring(**notice)).start()
+
+    def test_the_server_pulls_when_it_is_told_to_and_not_before(self, monkeypatch):
+        post, bell = FakePost([11, 12], [b"a", b"b"]), FakeBell(connected=True)
+        self.ringing(bell, 0.5, replied=[11, 12])
+        began = time.monotonic()
+        assert ask(post, monkeypatch, bell=bell) == {0: b"a", 1: b"b"}
+        assert 0.4 < time.monotonic() - began < 2.0
+        assert post.pulls == 1
+
+    def test_a_lost_notice_costs_seconds_and_nothing_else(self, monkeypatch):
+        monkeypatch.setattr(transport, "FALLBACK", 0.5)
+        post, bell = FakePost([11, 12], [b"a", b"b"]), FakeBell(connected=True)
+        assert ask(post, monkeypatch, bell=bell) == {0: b"a", 1: b"b"}
+        assert post.pulls == 1
+
+    def test_a_node_that_came_back_is_asked_at_once(self, monkeypatch):
+        """It was never seen to be away: its process died and came back between two looks."""
+        post, bell = FakePost([11, 12], [b"a", None, b"again"]), FakeBell(connected=True)
+        monkeypatch.setattr(transport, "FALLBACK", 0.3)
+        self.ringing(bell, 0.3, back=[12])
+        assert ask(post, monkeypatch, bell=bell) == {0: b"a", 1: b"again"}
+        assert post.pushed == [11, 12, 12]

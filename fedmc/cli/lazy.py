@@ -18,7 +18,7 @@ from fedmc.cli.groups import expanded
 from fedmc.errors import FedmcError, InputError
 
 typer.core.HAS_RICH = False  # otherwise Typer escapes the brackets in help for rich, which does not print it
-EXTRAS = {"flwr": "flower", "cryptography": "flower", "uvicorn": "flower", "httpx": "flower", "grpc": "flower"}
+EXTRAS = {"flwr": "flower", "cryptography": "flower", "h11": "flower", "httpx": "flower", "grpc": "flower"}
 
 
 class Entry(NamedTuple):

@@ -12,7 +12,8 @@ import typer
 
 from fedmc.cli.logs import log_to_stderr
 from fedmc.cli.node import Folder, Reread, open_ratings
-from fedmc.federation.flower.node_client import Place, serve
+from fedmc.federation.flower.fleet import Place
+from fedmc.federation.flower.node_client import serve
 from fedmc.federation.node.organisation import make_node
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.layout import load_node
@@ -21,7 +22,7 @@ from fedmc.federation.setup.layout import load_node
 def start(
     folder: Folder = Path(),
     reread: Reread = False,
-    poll: Annotated[float, typer.Option(help="Seconds between two requests for work.")] = 0.2,
+    hold: Annotated[float, typer.Option(help="Seconds that the server may hold a request for work.")] = 20,
 ) -> None:
     """Take part in training runs until told to stop (Ctrl-C or SIGTERM).
 
@@ -35,4 +36,4 @@ def start(
         opened = open_ratings(config, reread)
         place = Place(config.server, config.path("ca.crt"), opened.keys, config.path("state") / "node-id")
         answer = make_node(config, opened, store).answer_bytes
-        serve(answer, place, poll=poll, on_online=lambda: logging.getLogger("fedmc.node").info("online"))
+        serve(answer, place, hold=hold, on_online=lambda: logging.getLogger("fedmc.node").info("online"))

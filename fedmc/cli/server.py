@@ -11,7 +11,7 @@ import typer
 
 from fedmc.cli.logs import log_to_stderr
 from fedmc.cli.request_keys import print_handover
-from fedmc.federation.flower import gateway
+from fedmc.federation.flower.gateway import server as gateway
 from fedmc.federation.flower.superlink import Link
 from fedmc.federation.setup import request_key
 from fedmc.federation.setup.keys import check_certificate
@@ -35,10 +35,10 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
         typer.echo(warning, err=True)
     link = Link(config)
     try:
-        link.register()
+        nodes = link.register()
         names = ", ".join(config.organisations)
         ready = f"ready: nodes of {names} connect to {config.host}:{config.port}; {items:,} items"
-        gateway.serve(config, link.port, lambda: link.process.poll() is None, lambda: typer.echo(ready, err=True))
+        gateway.serve(config, nodes, link.port, link.process.wait, lambda: typer.echo(ready, err=True))
         if link.process.poll() is not None:
             typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
             raise typer.Exit(1)

@@ -37,7 +37,7 @@ class LinkError(FedmcError):
 def environment(config: ServerConfig) -> dict[str, str]:
     scripts = str(Path(sys.executable).parent)
     quiet = {
-        "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "2",
         "FLWR_HOME": str(_home(config)),
         "PATH": os.pathsep.join([str(_home(config) / "bin"), scripts, os.environ.get("PATH", "")]),
     }  # fmt: skip

@@ -8,19 +8,39 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from flwr.app import Message
-from flwr.serverapp import Grid
-
-from fedmc.federation.flower.records import pack, unpack
+from fedmc.federation.flower.post import Answer
 
 log = logging.getLogger("fedmc.server")
 
-QUERY = "query"  # the type of all fedmc messages
 AGAIN = 10.0  # seconds after which a silent node is asked again; doubles with each try
-QUICK = 0.05  # seconds until the first poll for answers; the pause then grows up to `poll`
 LOOK = 1.0  # seconds between two checks of who is online
+FALLBACK = 5.0  # seconds between two pulls without a notice, while the gateway sends notices
+BLIND = 0.25  # the same while it does not
+GATHER = 0.02  # seconds to wait for further replies after the first, so that one pull brings several
+
+
+class Post(Protocol):
+    """Carries messages; `FlowerPost`, or a stub of it."""
+
+    def online(self) -> set[int]: ...
+
+    def push(self, contents: Sequence[tuple[int, bytes]]) -> list[str]: ...
+
+    def pull(self, ids: Iterable[str]) -> list[Answer]: ...
+
+
+class Bell(Protocol):
+    """Says which nodes have replied and which have come back; `Notices`, or a stub of it."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def take(self) -> tuple[set[int], set[int]]: ...
 
 
 class FlowerTransport:
@@ -28,58 +48,102 @@ class FlowerTransport:
 
     def __init__(
         self,
-        grid: Grid,
+        post: Post,
+        bell: Bell,
         nodes: list[int],
         patience: float,
         *,
-        poll: float = 0.25,
         on_look: Callable[[set[int], set[int]], None] = lambda online, waiting: None,
     ) -> None:
-        self.grid, self.nodes, self.patience, self.poll, self.on_look = grid, nodes, patience, poll, on_look
+        self.post, self.bell, self.nodes, self.patience, self.on_look = post, bell, nodes, patience, on_look
+        self.looked, self.there = float("-inf"), set[int]()  # when, and who was online then
 
     def exchange(self, contents: dict[int, bytes], max_bytes: int, needed: int) -> dict[int, bytes]:
         """The answers that came in time. It waits for offline nodes only while fewer than `needed` answered."""
-        asked: dict[str, int] = {}  # messages under way, and the node of each
-        due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when to ask each node (again)
-        tries: dict[int, int] = dict.fromkeys(contents, 0)
-        answers: dict[int, bytes] = {}
-        began, looked, online, pause = time.monotonic(), 0.0, set[int](), QUICK
-        while True:
-            now = time.monotonic()
-            if now - looked >= LOOK:
-                there = set(self.grid.get_node_ids())
-                looked, online = now, {client for client in contents if self.nodes[client] in there}
-                due |= dict.fromkeys(set(contents) - online, 0.0)  # ask them as soon as they are back
-                self.on_look(online, set(contents) - set(answers))
-            now_asked = [client for client in online if client not in answers and now >= due[client]]
-            messages = [Message(pack(contents[client]), self.nodes[client], QUERY) for client in now_asked]
-            if messages:
-                asked |= dict(zip(self.grid.push_messages(messages), now_asked, strict=True))
-                due |= {client: now + AGAIN * 2 ** tries[client] for client in now_asked}
-                tries |= {client: tries[client] + 1 for client in now_asked}
-            self._pull(asked, answers, due)
-            waiting = [client for client in contents if client not in answers]
-            enough = len(answers) >= needed and not any(client in online for client in waiting)
-            if not waiting or enough or now - began > self.patience:
-                break
-            time.sleep(min(pause, self.poll))
-            pause *= 1.2
+        answers = _Exchange(self, contents).run(needed)
         for client, content in answers.items():
             if len(content) > max_bytes:
                 log.warning("node %s answered %s bytes, at most %s are read", client, len(content), max_bytes)
         return {client: content for client, content in answers.items() if len(content) <= max_bytes}
 
-    def _pull(self, asked: dict[str, int], answers: dict[int, bytes], due: dict[int, float]) -> None:
-        for reply in self.grid.pull_messages(list(asked)) if asked else ():
-            client = asked.pop(reply.metadata.reply_to_message_id, None)
-            if client is None or client in answers:
+
+class _Exchange:
+    """One exchange: who was asked when, and what came back."""
+
+    def __init__(self, transport: FlowerTransport, contents: dict[int, bytes]) -> None:
+        self.transport, self.contents = transport, contents
+        self.numbers = {transport.nodes[client]: client for client in contents}
+        self.asked: dict[str, int] = {}  # messages under way, and the node of each
+        self.due: dict[int, float] = dict.fromkeys(contents, 0.0)  # when to ask each node (again)
+        self.tries: dict[int, int] = dict.fromkeys(contents, 0)
+        self.answers: dict[int, bytes] = {}
+        self.online: set[int] = set()
+        self.pulled = time.monotonic()
+
+    @property
+    def waiting(self) -> set[int]:
+        return self.contents.keys() - self.answers.keys()
+
+    def run(self, needed: int) -> dict[int, bytes]:
+        began = time.monotonic()
+        self.transport.bell.take()  # notices of an earlier exchange
+        while True:
+            self._look()
+            self._push()
+            waiting = self.waiting
+            enough = len(self.answers) >= needed and not waiting & self.online
+            if not waiting or enough or time.monotonic() - began > self.transport.patience:
+                return self.answers
+            self._listen(began + self.transport.patience)
+
+    def _look(self) -> None:
+        """Once a second: who is online? Who is not is asked as soon as it is back."""
+        transport, now = self.transport, time.monotonic()
+        if now - transport.looked >= LOOK:
+            transport.looked, transport.there = now, transport.post.online()
+            self._see()
+            transport.on_look(self.online, self.waiting)
+        else:
+            self._see()
+
+    def _see(self) -> None:
+        self.online = {client for node, client in self.numbers.items() if node in self.transport.there}
+        self.due |= dict.fromkeys(self.contents.keys() - self.online, 0.0)
+
+    def _push(self) -> None:
+        now = time.monotonic()
+        clients = [client for client in sorted(self.online & self.waiting) if now >= self.due[client]]
+        if not clients:
+            return
+        ids = self.transport.post.push([(self.transport.nodes[one], self.contents[one]) for one in clients])
+        self.asked |= {name: client for name, client in zip(ids, clients, strict=True) if name}
+        self.due |= {client: now + AGAIN * 2 ** self.tries[client] for client in clients}
+        self.tries |= {client: self.tries[client] + 1 for client in clients}
+
+    def _listen(self, end: float) -> None:
+        """Wait for a notice, or until something else is due; then pull if there may be an answer."""
+        transport, bell = self.transport, self.transport.bell
+        check = self.pulled + (FALLBACK if bell.connected else BLIND)
+        asks = [self.due[client] for client in self.online & self.waiting]
+        bell.wait(min([transport.looked + LOOK, end, check, *asks]) - time.monotonic())
+        replied, back = bell.take()
+        came = self.waiting & {self.numbers[node] for node in replied & self.numbers.keys()}
+        if came and came != self.waiting:
+            time.sleep(GATHER)
+        if self.asked and (came or time.monotonic() >= check):
+            self._pull()
+        for node in back & self.numbers.keys():  # it lost what it had pulled
+            transport.there.add(node)
+            self.due[self.numbers[node]] = 0.0
+
+    def _pull(self) -> None:
+        for answer in self.transport.post.pull(list(self.asked)):
+            client = self.asked.pop(answer.to, None)
+            if client is None or client in self.answers:
                 continue
-            if reply.has_error():
-                log.warning("node %s: error %s", client, reply.error.code)
-                due[client] = time.monotonic() + LOOK  # ask again after a short pause
+            if answer.error is not None:
+                log.warning("node %s: error %s", client, answer.error)
+                self.due[client] = time.monotonic() + LOOK  # ask again after a short pause
                 continue
-            try:
-                answers[client] = unpack(reply.content)
-            except (KeyError, ValueError, TypeError):
-                log.warning("node %s sent a reply that is not a fedmc message", client)
-                answers[client] = b""
+            self.answers[client] = answer.content
+        self.pulled = time.monotonic()
