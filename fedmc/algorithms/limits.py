@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedmc.bounds import MAX_CLIENTS, MAX_NUMBER, MAX_SEED, MIN_POSITIVE, number, switch, text, whole
 from fedmc.errors import InputError, quoted, require, unknown
+from fedmc.types import MAX_CLIENTS, MAX_NUMBER, MAX_SEED, MIN_POSITIVE, number, switch, text, whole
 
 MAX_RANK = 1_000  # a solve costs rank^3 for each row
 MAX_INNER_STEPS = 1_000  # each may be a pass over all ratings

@@ -18,9 +18,8 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 
-from fedmc.bounds import MAX_TEXT, text
 from fedmc.errors import DataError, quoted, reason, require
-from fedmc.types import Array
+from fedmc.types import MAX_TEXT, Array, text
 
 Arrays = dict[str, Array]
 Header = dict[str, Any]  # what JSON can hold

@@ -12,13 +12,12 @@ import numpy as np
 
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
-from fedmc.bounds import MAX_CLIENTS, text, whole
 from fedmc.errors import DataError, InputError
 from fedmc.federation.statuses import OK
 from fedmc.federation.wire import MAX_COHORT, Header, Request, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.session import Advert, Revealed, Session
-from fedmc.types import Array
+from fedmc.types import MAX_CLIENTS, Array, text, whole
 
 Arrays = dict[str, Array]
 

@@ -17,7 +17,6 @@ from fedmc import __version__
 from fedmc.algorithms import limits
 from fedmc.algorithms.messages import Broadcast, Rows, Shared, Sparse, Sums, Task, Value
 from fedmc.algorithms.settings import Settings
-from fedmc.bounds import MAX_CLIENTS, MAX_ROUND, number, switch, text, whole
 from fedmc.errors import DataError, InputError, UnknownNameError, reason, require
 from fedmc.federation import container
 from fedmc.federation.container import Arrays as Arrays
@@ -26,7 +25,7 @@ from fedmc.federation.protocol import PROTOCOL
 from fedmc.federation.statuses import OK
 from fedmc.privacy.secagg.serial import digest
 from fedmc.problem.scaling import Scaling
-from fedmc.types import Array
+from fedmc.types import MAX_CLIENTS, MAX_ROUND, Array, number, switch, text, whole
 
 HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V

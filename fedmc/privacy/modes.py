@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fedmc.bounds import MAX_CLIENTS, number, whole
 from fedmc.errors import InputError, require, unknown
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.dp.several import sentence
@@ -32,6 +31,7 @@ from fedmc.privacy.protocol import (
     Setting,
     Word,
 )  # fmt: skip
+from fedmc.types import MAX_CLIENTS, number, whole
 
 
 class Mode:

@@ -15,10 +15,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE, number
 from fedmc.errors import InputError, require, unknown
 from fedmc.problem import plugins
-from fedmc.types import Array
+from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, number
 
 
 @runtime_checkable

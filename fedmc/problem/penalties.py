@@ -18,7 +18,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedmc.bounds import MAX_NUMBER, number
 from fedmc.errors import InputError, require, unknown
 from fedmc.problem import plugins
 from fedmc.problem.separable import (
@@ -33,7 +32,7 @@ from fedmc.problem.separable import (
     non_negative,
     none,
 )
-from fedmc.types import Array
+from fedmc.types import MAX_NUMBER, Array, number
 
 __all__ = [
     "BUILT_IN_NAMES",

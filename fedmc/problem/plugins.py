@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from fedmc.bounds import MAX_ARGUMENTS, number
 from fedmc.errors import FedmcError, InputError, quoted, require
+from fedmc.types import MAX_ARGUMENTS, number
 
 PENALTIES, LOSSES = "fedmc.penalties", "fedmc.losses"
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmc.bounds import MAX_NUMBER, number
 from fedmc.errors import require
-from fedmc.types import Array, DType
+from fedmc.types import MAX_NUMBER, Array, DType, number
 
 if TYPE_CHECKING:
     from fedmc.kernels.steps import Lines  # numba is not needed before training

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.messages import TASKS, Broadcast
-from fedmc.bounds import MAX_NUMBER, MIN_POSITIVE
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
 from fedmc.federation.node.final import check_final
@@ -26,6 +25,7 @@ from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
+from fedmc.types import MAX_NUMBER, MIN_POSITIVE
 
 
 class Terms(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from fedmc.algorithms.messages import TASKS
-from fedmc.bounds import MAX_CLIENTS, MAX_ROUND, whole
 from fedmc.errors import DataError, InputError, UnknownNameError, quoted, reason
 from fedmc.federation.node.checks import check_name
 from fedmc.federation.node.refusals import Refusals, RefusedError
@@ -26,6 +25,7 @@ from fedmc.federation.wire import (
     from_bytes,
     to_bytes,
 )
+from fedmc.types import MAX_CLIENTS, MAX_ROUND, whole
 
 PLUGIN = "ask the run's operator for the plug-in's package, install it here and restart the node"
 

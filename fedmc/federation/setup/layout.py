@@ -18,7 +18,6 @@ from string import Template
 from typing import Any, NamedTuple
 
 from fedmc import __version__
-from fedmc.bounds import whole
 from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
@@ -29,6 +28,7 @@ from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import cohort_for, default_for
 from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
+from fedmc.types import whole
 
 RESERVED = ("server", "authority")
 LOCKED = "requirements.txt"  # the packages of a node, with hashes; `make lock` writes it
