@@ -30,7 +30,7 @@ from fedmc.privacy.dp import mechanism
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.rounds import rounds
 from tests.conftest import examples
-from tests.world import CATALOGUE, ITEMS, KEYS, KINDS, NODES, Between, World, engine_on
+from tests.world import CATALOGUE, ITEMS, KEYS, KINDS, NODES, SIGNER, Between, World, engine_on, name_of, read
 
 DELTA = 1e-6
 
@@ -53,12 +53,12 @@ def asked(world):
 
 def answer(world, asked, **settings):
     """What node 1 answers to this request with other settings, in a run of their own."""
-    arrays, header = from_bytes(asked)
+    arrays, header = read(asked)
     number = len(list(world.folder.glob("try-*")))
     (world.folder / f"try-{number}").touch()
     changed = header["settings"] | settings
     content = to_bytes(arrays, header | {"run": f"try-{number}", "settings": changed, "settings_hash": None})
-    return decode_reply(*from_bytes(world.nodes[1].answer_bytes(content)))
+    return decode_reply(*from_bytes(world.ask(1, content)))
 
 
 # --- the noise cannot be switched off
@@ -272,11 +272,11 @@ class Federation:
         """Conduct a run of two rounds; returns why it failed, or None."""
         folder = RunFolder(self.folder / "server" / "runs" / name)
         public = tuple(key.public_key().public_bytes_raw().hex() for key in KEYS)
-        names = ["a", "b", "c", "d"]
+        names = [name_of(k) for k in range(NODES)]
         numbers = list(range(NODES))
         folder.write_plan(RunPlan(name, settings, names, numbers, CATALOGUE, ITEMS, 2, 1, 10.0, NODES, public))
         try:
-            conduct(folder, wire or self.wire)
+            conduct(folder, wire or self.wire, SIGNER)
         except FedmcError as error:
             return str(error)
         return None
@@ -286,7 +286,7 @@ class Federation:
         found = {}
         for stage, client, content, reply in self.wire.seen:
             if client == 0 and stage == "round" and from_bytes(reply)[1]["status"] == "ok":  # with secagg, an advert
-                request = decode(*from_bytes(content))
+                request = decode(*read(content))
                 broadcast = request.broadcast
                 found[request.key] = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
         return list(found.values())

@@ -33,6 +33,7 @@ from fedmc.federation.node.store import Entry, Store
 from fedmc.federation.secagg_messages import read_stage
 from fedmc.federation.server.running import RunFolder
 from fedmc.federation.setup.layout import load_node
+from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import HEADER, Request, decode_reply, encode, from_bytes, to_bytes
 from fedmc.model import Model
 from fedmc.problem import losses, penalties
@@ -40,7 +41,7 @@ from fedmc.problem.scaling import Scaling
 from tests.command import fedmc
 from tests.conftest import examples, planted
 from tests.mutations import EXTREMES, MEMORY, Message, described, npy, packed
-from tests.world import CATALOGUE, KINDS, World, broadcast_of, engine_on, invitation
+from tests.world import CATALOGUE, KINDS, World, broadcast_of, engine_on, invitation, sealed, trust_of
 
 TERABYTES = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
 FORGED = "x\n2030-01-01 00:00:00,000 INFO a line that nobody wrote \x1b[2J\x9b31m\u2028\u202e"
@@ -68,10 +69,11 @@ def asked(header=None, settings=None, **changes):
 
 
 def status(node, content):
-    """The status of the answer; fails if answering takes more memory than a message may."""
+    """The status of the answer to what the server signs; fails if it takes more memory than a message may."""
+    signed = sealed(0, content)
     tracemalloc.start(1)
     try:
-        answer = node.answer_bytes(content)
+        answer = node.answer_bytes(signed)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -155,7 +157,7 @@ def test_a_field_of_another_type_or_size_is_refused(world, fields):
 def test_a_stage_with_a_million_members_takes_no_memory(world):
     node = world.nodes[0]
     broadcast = broadcast_of(world)
-    node.answer_bytes(to_bytes(*encode(engine_on(None).asking.request(0, broadcast, invitation()))))
+    world.ask(0, to_bytes(*encode(engine_on(None).asking.request(0, broadcast, invitation()))))
     header = {"token": "a-token", "client": 0, "stage": "confirm", "status": "ok"}
     content = to_bytes({"members": np.arange(2_000_000)}, header)
     assert status(node, content) == "not-hidden"
@@ -170,7 +172,10 @@ def test_a_small_request_for_a_huge_reply_is_refused(tmp_path):
     with Store(tmp_path / "state") as store:
         V = np.zeros((400, settings.width))
         content = to_bytes(*encode(Request("a", 0, Broadcast("round", 1, 1, settings, V), -1, CATALOGUE)))
-        assert status(Node(shard, CATALOGUE, store), content) == "wrong-settings"
+        assert (
+            status(Node(shard, CATALOGUE, store, trust=trust_of(0), policy=Policy(max_rank=1000)), content)
+            == "wrong-settings"
+        )
 
 
 # --- settings
@@ -253,7 +258,7 @@ def test_a_name_from_outside_forges_no_line_in_the_log(world, caplog, capsys, na
     before = logging.getLogger("fedmc").handlers[:]
     log_to_stderr()
     try:
-        world.nodes[0].answer_bytes(asked({name: FORGED}))
+        world.ask(0, asked({name: FORGED}))
         logging.getLogger("fedmc.node").error("a reason: %s", FORGED)
     finally:
         logging.getLogger("fedmc").handlers = before
@@ -377,8 +382,8 @@ def test_models_are_bounded_in_number_and_size(tmp_path):
 
     set_up(tmp_path / "made", planted())
     north = tmp_path / "made" / "north"
-    entries = "keep_models = 3\nkeep_megabytes = 1\n\n[ratings]"
-    (north / "config.toml").write_text((north / "config.toml").read_text().replace("\n[ratings]", entries))
+    entries = "keep_models = 3\nkeep_megabytes = 1\n\n[policy]"
+    (north / "config.toml").write_text((north / "config.toml").read_text().replace("\n[policy]", entries))
     config = load_node(north)
     ratings = planted()
     small = Model(
@@ -401,7 +406,7 @@ def test_models_are_bounded_in_number_and_size(tmp_path):
 def test_bounds_of_models_that_make_no_sense_are_refused(tmp_path, entry):
     set_up(tmp_path / "made", planted())
     config = tmp_path / "made" / "north" / "config.toml"
-    config.write_text(config.read_text().replace("\n[ratings]", f"{entry}\n\n[ratings]"))
+    config.write_text(config.read_text().replace("\n[policy]", f"{entry}\n\n[policy]"))
     with pytest.raises(InputError, match="keep_"):
         load_node(config.parent)
 

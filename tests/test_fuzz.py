@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from fedmc.federation.statuses import OK, STATUS
 from fedmc.federation.wire import decode_reply, from_bytes, to_bytes
 from fedmc.training.rounds import rounds
 from tests.mutations import hammer, mutants
-from tests.world import KINDS, NODES, Between, World, engine_on
+from tests.world import KINDS, NODES, Between, World, engine_on, sealed, unsealed
 
 FAST, ALL = 5_000, 100_000
 SEED = 16
@@ -25,20 +26,20 @@ SEED = 16
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """What an honest server sends to node 0: every task, every stage, every kind of run."""
+    """What an honest server signs for node 0: every task, every stage, every kind of run."""
     found = []
     for kind, settings in KINDS.items():
         wire, states = Between(World(tmp_path_factory.mktemp("honest"))), []
         engine = engine_on(wire, run=f"run-{kind}".replace("+", "-"))
         list(itertools.islice(rounds(engine, settings, on_checkpoint=states.append), 3))
         engine.finish(states[-1].broadcast, range(NODES))
-        found += [asked for _, client, asked, _ in wire.seen if client == 0]
+        found += [unsealed(asked) for _, client, asked, _ in wire.seen if client == 0]
         wire.world.close()
     return found
 
 
 class Target:
-    """A node that stays the same whatever it is sent; stages find the session that they belong to."""
+    """A node that stays the same whatever its server signs; stages find the session that they belong to."""
 
     def __init__(self, folder, corpus):
         self.world = World(folder)
@@ -50,14 +51,14 @@ class Target:
             if header.get("invitation") and header["round"] <= 1:
                 self.invitations[header["invitation"][0]] = content
 
-    def send(self, content):
+    def send(self, signed):
         token = None
         with suppress(DataError):
-            token = from_bytes(content)[1].get("token")
+            token = from_bytes(unsealed(signed))[1].get("token")
         if isinstance(token, str) and token in self.invitations:
             self.node._member = None
-            self.node.answer_bytes(self.invitations[token])
-        return self.node.answer_bytes(content)
+            self.node.answer_bytes(sealed(0, self.invitations[token]))
+        return self.node.answer_bytes(signed)
 
 
 def outcome(answer):
@@ -77,9 +78,9 @@ def bombard(folder, corpus, number, seed):
     logging.getLogger("fedmc").setLevel(logging.CRITICAL)
     try:
         target = Target(folder, corpus)
-        honest = another_run(next(one for one in corpus if from_bytes(one)[1].get("task") == "start"))
+        honest = sealed(0, another_run(next(one for one in corpus if from_bytes(one)[1].get("task") == "start")))
         before = target.node.answer_bytes(honest)
-        found = hammer(target.send, mutants(corpus, seed, number), outcome)
+        found = hammer(target.send, mutants(corpus, seed, number), outcome, wrap=partial(sealed, 0))
         assert target.node.answer_bytes(honest) == before  # it still works, and remembers
         target.world.close()
     finally:

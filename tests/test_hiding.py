@@ -29,6 +29,7 @@ from fedmc.errors import InputError, TooFewError, UnmeasuredError
 from fedmc.federation.node import limits
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
+from fedmc.federation.node.trust import Trust
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Members
 from fedmc.federation.setup.identities import Identity
@@ -44,14 +45,19 @@ from tests.conftest import planted
 from tests.world import (
     CATALOGUE,
     HIDDEN,
-    IDENTITIES,
     ITEMS,
     NODES,
     RUN,
+    SERVER,
+    SIGNER,
     Between,
     World,
     engine_on,
+    name_of,
+    read,
     run,
+    sealed,
+    trust_of,
 )  # fmt: skip
 
 SEATED = "takes a seat"
@@ -84,7 +90,7 @@ def asked(broadcast, name=RUN, counted=-1, token="a-token"):
 
 
 def said(node, content):
-    arrays, words = from_bytes(node.answer_bytes(content))
+    arrays, words = from_bytes(node.answer_bytes(sealed(0, content)))
     return SEATED if "stage" in words else decode_reply(arrays, words).status
 
 
@@ -100,7 +106,7 @@ def probes(tmp_path, settings, entry, scaling):
     """The node's word for each item, at a V that is zero but for that item; a new run for each of them."""
     shard, rated = half_rated()
     with Store(tmp_path / "node") as store:
-        node, words = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX), []
+        node, words = Node(shard, CATALOGUE, store, trust=trust_of(0), policy=LAX), []
         for item in range(ITEMS):
             V = np.zeros((ITEMS, settings.width))
             V[item] = entry
@@ -152,7 +158,7 @@ def test_no_failure_at_the_edge_of_the_bounds(kind, dtype, tmp_path):
     settings = hidden(**given, dtype=dtype)
     rng, (shard, _) = np.random.default_rng(1), half_rated(dtype)
     with Store(tmp_path / "node") as store:
-        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX)
+        node = Node(shard, CATALOGUE, store, trust=trust_of(0), policy=LAX)
         for number in range(1, 7):
             V = 10.0 ** rng.integers(-12, 7, (ITEMS, settings.width)) * (rng.random((ITEMS, settings.width)) < 0.5)
             scaling = Scaling(limits.LARGEST * (number % 2), limits.SCALE[number % 3 == 0])
@@ -178,7 +184,7 @@ def test_beta_is_bounded(tmp_path):
     settings = hidden(update="exact")
     shard, _ = half_rated()
     with Store(tmp_path / "node") as store:
-        node = Node(shard, CATALOGUE, store, identity=IDENTITIES[0], policy=LAX)
+        node = Node(shard, CATALOGUE, store, trust=trust_of(0), policy=LAX)
         for factor, expected in ((1.0, SEATED), (1e-15, "diverged"), (1e10, "diverged")):
             factors = {"beta_items": np.full(ITEMS, factor), "beta_coordinates": np.ones(settings.width)}
             broadcast = Broadcast(
@@ -274,7 +280,7 @@ def test_counts_are_revealed_among_the_same_members_only(tmp_path, caplog):
     """Item counts never change: another shift of the ratings, or another run, must not show them without node 3."""
     world, wire = World(tmp_path), Between(World(tmp_path / "seen"))
     run(wire, 0)
-    first = decode(*from_bytes(wire.seen[0][2])).broadcast
+    first = decode(*read(wire.seen[0][2])).broadcast
     assert first.task == "moments"
     run(world, 0)
     for name in (RUN, "another-run"):
@@ -420,14 +426,14 @@ def test_a_federation_takes_the_groups_of_the_simulation(tmp_path):
                 shard,
                 CATALOGUE,
                 stores.enter_context(Store(tmp_path / str(k))),
-                identity=Identity(k, keys[k], pinned, 4),
+                trust=Trust(name_of(k), SERVER.public_key(), Identity(k, keys[k], pinned, 4)),
             )
             for k, shard in enumerate(shards)
         ]
         wire = SimpleNamespace(
             exchange=lambda contents, *limits: {k: nodes[k].answer_bytes(content) for k, content in contents.items()}
         )
-        engine = FederatedEngine(wire, RUN, Members(clients, ITEMS, CATALOGUE, clients, pinned))
+        engine = FederatedEngine(wire, RUN, Members(clients, ITEMS, CATALOGUE, clients, pinned), SIGNER)
         there = list(itertools.islice(rounds(engine, settings), 5))
     here = list(itertools.islice(rounds(LocalEngine(shards), settings), 5))
     assert [round.participants for round in there[1:]] == 2 * [(0, 1, 2, 3), (4, 5, 6, 7)]

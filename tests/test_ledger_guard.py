@@ -21,7 +21,7 @@ from fedmc.privacy.dp.ledger import Ledger, LostReleaseError
 from fedmc.training.rounds import rounds
 from tests.command import fedmc
 from tests.conftest import planted
-from tests.world import KINDS, Between, KilledError, World, engine_on
+from tests.world import KINDS, Between, KilledError, World, engine_on, read
 
 DELTA = 1e-6
 
@@ -187,14 +187,14 @@ def asked(tmp_path_factory):
              [1, ["a"] * 1000], [1, ["a" * 10_000]], "x", 7, {"a": 1}],
 )  # fmt: skip
 def test_a_witness_of_another_form_is_malformed(asked, said):
-    arrays, header = from_bytes(asked)
+    arrays, header = read(asked)
     with pytest.raises(DataError, match="not a request"):
         decode(arrays, header | {"witnessed": said})
 
 
 def test_what_the_server_witnessed_is_no_part_of_what_is_asked(asked):
     """A repeated request is recognised, whatever the server has received since; members share one session."""
-    request = decode(*from_bytes(asked))
+    request = decode(*read(asked))
     more = request._replace(witnessed=Witnessed(3, ("run/a", "run/b")))
     assert (more.key, more.common, more.release) == (request.key, request.common, request.release)
     assert more.hash() != request.hash()

@@ -33,7 +33,7 @@ from fedmc.privacy.dp.ledger import Ledger
 from fedmc.problem.scaling import Scaling
 from tests.conftest import examples, planted
 from tests.test_running import V_of, plan
-from tests.world import CATALOGUE, IDENTITIES, ITEMS, NODES, RUN, World, invitation, local
+from tests.world import CATALOGUE, ITEMS, NODES, RUN, SIGNER, World, invitation, local, name_of, sealed, trust_of
 
 NOON = 1_700_000_000 - 1_700_000_000 % 86400 + 43200.0
 SETTINGS = Settings.preset("fast", rank=3, active=NODES)
@@ -53,9 +53,7 @@ class Office:
             self.store.close()
         self.store = Store(self.config.path("state"))
         ledger = Ledger(self.config.folder / "ledger", 5.0, 1e-6)
-        self.node = Node(
-            self.shard, CATALOGUE, self.store, policy=self.config.policy, ledger=ledger, identity=IDENTITIES[0]
-        )
+        self.node = Node(self.shard, CATALOGUE, self.store, trust=trust_of(0), policy=self.config.policy, ledger=ledger)
         self.node.terms = self.node.terms._replace(now=lambda: self.now)
 
     def ask(self, run=RUN, settings=SETTINGS, round=0, task="moments", **changes):
@@ -65,7 +63,7 @@ class Office:
         return self.status(to_bytes(*encode(request._replace(**changes))))
 
     def status(self, content):
-        return decode_reply(*from_bytes(self.node.answer_bytes(content))).status
+        return decode_reply(*from_bytes(self.node.answer_bytes(sealed(0, content)))).status
 
     def begun(self):
         return [row[0] for row in self.store._database.execute("SELECT run FROM runs ORDER BY run")]
@@ -134,7 +132,7 @@ def settings_with(entry_penalty=1.0, **more):
 
 def test_rounds_just_inside_and_just_outside(office, caplog):
     made = office(max_rounds=5)
-    assert [made.ask(round=number) for number in (-1, 0, 5, 6)] == ["wrong-policy", OK, OK, "wrong-policy"]
+    assert [made.ask(round=number) for number in (-1, 0, 5, 6)] == ["malformed", OK, OK, "wrong-policy"]
     assert "the round is 6, this organisation accepts at most 5: raise max_rounds" in caplog.text
     dp = [Settings.preset("fast", rank=2, active=NODES, privacy="dp", dp_rounds=number) for number in (5, 6)]
     scaling = dp[0].make_algorithm().scaling(dp[0])
@@ -146,13 +144,10 @@ def test_rounds_just_inside_and_just_outside(office, caplog):
     assert made.node.ledger._file.execute("SELECT count(*) FROM releases").fetchone() == (1,)
 
 
-def test_numbers_beyond_any_float_are_refused_too(office, caplog):
+def test_numbers_beyond_any_float_are_refused_too(office):
     made = office()
-    for settings in ({"inner_steps": 10**400}, {"beta": "auto", "beta_scale": 10**400}):
-        assert made.ask(settings=settings_with().replace(**settings)) == "wrong-policy"
-    assert made.ask(round=10**400) == "wrong-policy"
-    assert made.ask(round=-(10**400)) == "wrong-policy"
-    assert "the round is huge, this organisation accepts at most 1000" in caplog.text
+    for number in (10**400, -(10**400)):
+        assert made.ask(round=number) == "malformed"
 
 
 def test_a_stricter_policy_also_holds_for_a_run_that_has_begun(office):
@@ -185,7 +180,8 @@ def test_presets_and_documented_settings_are_inside_of_the_defaults(office):
 def asked_of(made, run, settings, task, more):
     V = np.zeros((ITEMS, settings.width))
     request = Request(run, 0, Broadcast(task, 1, NODES, settings, V, Scaling()), -1, CATALOGUE)
-    return from_bytes(made.node.answer_bytes(to_bytes(*encode(request._replace(**more)))))[1].get("status", "advert")
+    content = sealed(0, to_bytes(*encode(request._replace(**more))))
+    return from_bytes(made.node.answer_bytes(content))[1].get("status", "advert")
 
 
 # --- runs a day
@@ -303,7 +299,7 @@ def test_a_server_that_names_many_runs_fills_no_disk(office, monkeypatch, caplog
 
 def test_what_a_server_writes_into_settings_is_one_short_line_for_the_person(office):
     made = office(approve=True)
-    settings = Settings.preset("fast", rank=3, active=NODES, penalty_users="l2:\n1" + " " * 100_000)
+    settings = Settings.preset("fast", rank=3, active=NODES, penalty_users="l2:1" + " " * 900)
     assert made.ask(settings=settings) == "awaiting-approval"
     (waiting,) = overview.waiting(made.config)
     assert waiting.description.isprintable()
@@ -347,9 +343,9 @@ def run_folder(tmp_path, monkeypatch):
 def test_the_server_waits_for_approval_and_says_so(run_folder, tmp_path):
     said, say = [], run_folder.say
     run_folder.say = lambda **words: (said.append(words), say(**words))
-    conduct(run_folder, approving_world(tmp_path / "world", when=4))
+    conduct(run_folder, approving_world(tmp_path / "world", when=4), SIGNER)
     waiting = [words["awaiting_approval"] for words in said if "awaiting_approval" in words]
-    assert waiting == [[], list("abcd"), ["b"], []]
+    assert waiting == [[], [name_of(k) for k in range(NODES)], [name_of(1)], []]
     assert run_folder.status()["state"] == "finished"
     assert V_of(run_folder).tobytes() == local(plan().settings, 4)[1].broadcast.V.tobytes()
 
@@ -359,14 +355,14 @@ def test_without_approval_the_run_ends_with_the_cure_and_can_be_resumed(run_fold
     run_folder.path.rmdir()
     run_folder.write_plan(plan()._replace(patience=0.05))
     world = approving_world(tmp_path / "world", when=-1)
-    with pytest.raises(TooFewError, match=r"3 of 4 nodes took part.*b: awaiting-approval: .*`fedmc node approve"):
-        conduct(run_folder, world)
+    with pytest.raises(TooFewError, match=r"3 of 4 nodes took part.*node 1: awaiting-approval: .*`fedmc node approve"):
+        conduct(run_folder, world, SIGNER)
     status = run_folder.status()
     assert status["state"] == "failed"
-    assert status["awaiting_approval"] == ["b"]
+    assert status["awaiting_approval"] == [name_of(1)]
     assert "then `resume`" in status["why"]
     approve_at(world, 1)
-    conduct(run_folder, world)
+    conduct(run_folder, world, SIGNER)
     assert run_folder.status()["state"] == "finished"
     assert run_folder.status()["awaiting_approval"] == []
     assert V_of(run_folder).tobytes() == local(plan().settings, 4)[1].broadcast.V.tobytes()
@@ -462,7 +458,8 @@ def test_nothing_outside_reaches_the_ledger_or_the_shard(guarded, base, changes,
     header["invitation"] = invitation() if words["privacy"].endswith("secagg") != bool(odd) else None
     width = words["rank"] + 2 if isinstance(words["rank"], int) else settings.width
     guarded.reached.clear()
-    reply = from_bytes(guarded.node.answer_bytes(to_bytes(arrays | {"V": np.zeros((ITEMS, width))}, header)))[1]
+    content = sealed(0, to_bytes(arrays | {"V": np.zeros((ITEMS, width))}, header))
+    reply = from_bytes(guarded.node.answer_bytes(content))[1]
     guarded.seen[reply["status"]] += 1
     if guarded.reached:
         guarded.seen["reached"] += 1
@@ -509,7 +506,7 @@ def test_every_status_has_a_cure_for_the_organisation():
 def test_refusals_are_kept_with_reason_and_cure_while_the_node_runs(office):
     made = office(max_rank=2)
     made.ask("a-run")
-    made.node.answer_bytes(b"nothing")
+    made.node.answer_bytes(sealed(0, b"nothing"))
     made.ask("b-run", catalogue="other")
     newest, middle, oldest = overview.look(made.config).refusals
     assert (oldest.run, oldest.status, oldest.what) == ("a-run", "wrong-policy", "moments 0 of run a-run")
@@ -527,7 +524,7 @@ def test_refusals_are_bounded_in_number_and_size(office, monkeypatch):
     for _ in range(3):
         made.ask("again")
     header = {"run": "x\n" * 10_000, "version": "\x1b[31m" * 10_000}
-    made.node.answer_bytes(to_bytes({}, header))
+    made.node.answer_bytes(sealed(0, to_bytes({}, header)))
     rows = made.store._database.execute("SELECT run, times FROM refusals ORDER BY number").fetchall()
     assert [times for _, times in rows] == [1, 1, 1, 3, 1]
     assert [run for run, _ in rows][:4] == ["run-9", "run-10", "run-11", "again"]

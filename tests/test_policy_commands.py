@@ -15,6 +15,8 @@ from fedmc.algorithms.settings import Settings
 from fedmc.cli.federation_demo import set_up
 from fedmc.federation.node.organisation import make_node, open_folder
 from fedmc.federation.node.store import Store
+from fedmc.federation.server.signing import Signer
+from fedmc.federation.setup import request_key
 from fedmc.federation.setup.layout import load_node
 from fedmc.federation.setup.policy import DEFAULT
 from fedmc.federation.wire import Request, decode_reply, encode, from_bytes, to_bytes
@@ -59,6 +61,7 @@ class Running:
         config = load_node(folder)
         self.store, self.opened = Store(config.path("state")), open_folder(config)
         self.node = make_node(config, self.opened, self.store)
+        self.name, self.signer = config.organisation, Signer(request_key.load(folder.parent / "server"))
 
     def __enter__(self):
         return self
@@ -71,7 +74,8 @@ class Running:
         catalogue = self.opened.prepared.catalogue
         V = np.zeros((len(catalogue), chosen.width))
         request = Request(run, 0, Broadcast(task, 0, 3, chosen, V, Scaling()), -1, catalogue.hash)
-        return decode_reply(*from_bytes(self.node.answer_bytes(to_bytes(*encode(request))))).status
+        content = self.signer.seal(to_bytes(*encode(request)), self.name)
+        return decode_reply(*from_bytes(self.node.answer_bytes(content))).status
 
 
 def test_init_writes_the_defaults_and_a_folder_without_them_has_them(made):

@@ -37,8 +37,10 @@ STATUS = {
 
 # For the organisation, as `fedmc node status` shows it where a refusal has no cure of its own.
 CURES = {
+    "not-signed": "compare server.pub with the server's operator, then `fedmc node trust FOLDER KEY --replace`",
+    "replayed": "nothing; if it keeps happening, ask the server's operator whether its clock was set back",
     "malformed": "install the server's version of fedmc; if it repeats, ask the server's operator",
-    "wrong-version": "install the same version of fedmc as the server",
+    WRONG_VERSION: "install the same version of fedmc as the server",
     "wrong-catalogue": "put the server's catalogue.json here, then `fedmc node start --reread`",
     "wrong-settings": "install the server's version of fedmc, or ask for a new run",
     "missing-plugin": "install the plug-in's package and restart the node",

@@ -58,7 +58,7 @@ def _request(arrays: Arrays, header: Header) -> Request:
 def refusal(refused: RefusedError, header: Header, refusals: Refusals) -> bytes:
     """The answer to a message that could not be read; it repeats only names and numbers that a request may have."""
     run, round = header.get("run"), header.get("round")
-    what = f"a message of run {quoted(run)}, round {quoted(round)}"
+    what = f"a message of run {quoted(run)}, round {quoted(round)}" if header else "a message"
     refusals.add(refused, what, run if isinstance(run, str) else "")
     known = isinstance(run, str) and re.fullmatch(RUN, run) and header.get("task") in TASKS
     try:

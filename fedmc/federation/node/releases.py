@@ -9,10 +9,10 @@ from fedmc.data.partition import Shard
 from fedmc.errors import InputError
 from fedmc.federation.node.guard import Guard, LedgerMismatchError
 from fedmc.federation.node.refusals import RefusedError
-from fedmc.federation.node.store import Store
+from fedmc.federation.node.store import Store, StoreError
 from fedmc.federation.wire import Request
 from fedmc.privacy.dp.bounds import check_multiplier
-from fedmc.privacy.dp.ledger import Ledger, LostReleaseError, OverBudgetError
+from fedmc.privacy.dp.ledger import Ledger, LedgerError, LostReleaseError, OverBudgetError
 
 Work = Callable[[Shard], tuple[State | None, bytes]]
 
@@ -40,6 +40,8 @@ def released(
         raise RefusedError("over-budget", str(error)) from None
     except LedgerMismatchError as error:
         raise RefusedError("ledger-behind", str(error)) from None
+    except LedgerError as error:
+        raise StoreError(str(error)) from None
     except LostReleaseError as error:
         raise RefusedError("lost-state", f"{error}: ask for a new run") from None
     state = (done or [work(shard)])[0][0]  # a repeated release: only the state is used, not the noise

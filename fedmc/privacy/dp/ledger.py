@@ -43,6 +43,10 @@ class OverBudgetError(FedmcError):
     """A release would exceed the organisation's budget; it was not made."""
 
 
+class LedgerError(DataError):
+    """The ledger's file cannot be written: nothing may leave."""
+
+
 class LostReleaseError(FedmcError):
     """A release is asked for again, but its bytes were lost with an earlier ledger."""
 
@@ -213,7 +217,7 @@ class Ledger:
                 self._file.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise DataError(f"the ledger {self.path} cannot be written, so nothing leaves: {error}") from None
+            raise LedgerError(f"the ledger {self.path} cannot be written, so nothing leaves: {error}") from None
 
 
 class _Row(NamedTuple):
