@@ -11,6 +11,8 @@ import signal
 import sqlite3
 import time
 from contextlib import closing, suppress
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,20 +20,23 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 import httpx
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.common.serde import message_to_proto, recorddict_to_proto
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
 from fedmc.federation.flower import node_client, superlink
-from fedmc.federation.flower.records import pack, unpack
+from fedmc.federation.flower.records import INLINE, pack, wrap
 from fedmc.federation.setup import keys
 from fedmc.federation.wire import NEVER, Request, encode, to_bytes
 
@@ -58,16 +63,18 @@ class Database:
             return database.execute(query, values).fetchall()
 
     def waiting_for(self, node, seconds=40):
-        """The message that a node has yet to pull, once it and all of its objects are there."""
+        """The message that a node has yet to pull, once all of it is there."""
+        query = "SELECT message_id, run_id FROM message_ins WHERE dst_node_id = ? AND delivered_at = ''"
         until = time.monotonic() + seconds
         while True:
-            found = self(
-                "SELECT message_id, run_id FROM message_ins WHERE dst_node_id = ? AND delivered_at = ''", signed(node)
-            )
-            if found and self.leaf(found[0][0]) is not None:
+            found = self(query, signed(node))
+            if found and (self.is_inline(found[0][0]) or self.leaf(found[0][0]) is not None):
                 return found[0]
             assert time.monotonic() < until, "no message is waiting"
             time.sleep(0.1)
+
+    def is_inline(self, message):
+        return self("SELECT length(content) FROM message_ins WHERE message_id = ?", message)[0][0] > 0
 
     def leaf(self, message):
         """The object that holds a message's bytes; None while it is on its way."""
@@ -83,8 +90,13 @@ class Database:
 
     def replace(self, message, content):
         """Other bytes in a message; Flower does not compare them with the object's id, which is their hash."""
-        (record,) = pack(content).values()
-        self("UPDATE objects SET content = ? WHERE object_id = ?", record.deflate(), self.leaf(message))
+        record = pack(content)
+        if self.is_inline(message):
+            inline = recorddict_to_proto(record).SerializeToString()
+            self("UPDATE message_ins SET content = ? WHERE message_id = ?", inline, message)
+        else:
+            (part,) = record.values()
+            self("UPDATE objects SET content = ? WHERE object_id = ?", part.deflate(), self.leaf(message))
 
 
 def signed(node):
@@ -142,45 +154,65 @@ def wait_for_refusals(loopback, name, began, count, seconds=20):
     return log.read_text(errors="replace")[began:]
 
 
-def queued(contents):
-    """The node's side of a SuperLink that holds a message for each of these contents of its objects."""
-    waiting, sent = [], []
-    for content in contents:
-        message = make_message(Metadata(1, "", 1, 2, "", "", time.time(), 600.0, "query"), pack(b"content"))
-        parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-        waiting.append((message, get_object_tree(message), {name: content(part) for name, part in parts.items()}))
-    going, now = [True], {}
+class AlteredFleet:
+    """The node's side of a SuperLink whose database somebody has altered: one message at each poll."""
 
-    def receive():
-        if not waiting:
-            going[0] = False
-            raise AttributeError("a head that Flower cannot read")
-        message, tree, parts = waiting.pop(0)
-        now.clear()
-        now.update(parts)
-        return message, tree
+    def __init__(self, parcels):
+        self.waiting, self.now, self.sent = list(parcels), None, []
 
-    def send(reply, tree, seconds):
-        sent.append(reply)
-        return set(), ""
+    def poll(self, hold):
+        if not self.waiting:
+            raise DecodeError("a reply that is not of Flower's format")
+        self.now = self.waiting.pop(0)
+        trees = [] if self.now.tree is None else [self.now.tree]
+        return PullMessagesResponse(messages_list=[self.now.head], message_object_trees=trees)
 
-    def nothing(*anything):
-        return None
+    def kind(self, run):
+        return node_client.SERVER_APP
 
-    connection = 2, receive, send, nothing, nothing, lambda run, name: now[name], nothing, nothing
-    return connection, sent, lambda: going[0]
+    def pull(self, run, names):
+        return {name: self.now.objects[name] for name in names}
+
+    def push(self, parcel):
+        self.sent.append(parcel)
+
+
+def altered():
+    """Messages with objects, trees or inline content that Flower cannot read, and one that is as it was."""
+    make = partial(make_message, Metadata(1, "", 1, 2, "", "", time.time(), 600.0, "query"))
+    changes = [lambda part: b"", lambda part: b"junk", lambda part: part[:-1], lambda part: b"\0" + part]
+    changes += [lambda part: part.replace(b"ConfigRecord", b"NothingRecord"), lambda part: part[::-1]]
+    for content, short in ((b"content", False), (bytes(INLINE + 1), True)):
+        whole = wrap(make, content, short)
+        for change in changes if not short else changes[:4]:
+            yield whole._replace(objects={name: change(part) for name, part in whole.objects.items()})
+    inline = wrap(make, b"content", True)
+    yield inline._replace(tree=None)
+    for record in (RecordDict(), RecordDict({"fedmc": ConfigRecord({"bytes": 7})}), RecordDict({"a": ConfigRecord()})):
+        head = ProtoMessage.FromString(inline.head.SerializeToString())
+        head.content.CopyFrom(recorddict_to_proto(record))
+        yield inline._replace(head=head)
+    yield inline
 
 
 def test_objects_that_flower_cannot_read_do_not_end_a_node(monkeypatch, caplog):
     """What lies in the SuperLink's database is parsed by Flower before there is a signature to check."""
-    changes = [lambda part: b"", lambda part: b"junk", lambda part: part[:-1], lambda part: b"\0" + part]
-    changes += [lambda part: part.replace(b"ConfigRecord", b"NothingRecord"), lambda part: part[::-1]]
-    connection, sent, going_on = queued([*changes, lambda part: part])
-    monkeypatch.setattr(node_client, "_beats", [])
-    node_client._answer_all(lambda content: content, connection, 0.01, going_on)
-    assert caplog.text.count("that is not one of Flower's") == len(changes) + 1
-    (reply,) = sent
-    assert unpack(reply.content) == b"content"
+    monkeypatch.setattr(node_client, "PAUSE", 0.0)
+    messages = list(altered())
+    fleet, count = AlteredFleet(messages), len(messages)
+    polls = iter(range(count + 2))
+    answered = []
+    node_client._answer_all(
+        lambda content: answered.append(content) or content,
+        fleet,
+        SimpleNamespace(is_running=True),
+        1.0,
+        lambda: next(polls, None) is not None,
+    )
+    assert answered == [b"content"]
+    assert caplog.text.count("refused a message") == count - 1 + 2
+    errors = [parcel for parcel in fleet.sent if parcel.head.HasField("error")]
+    assert len(errors) == len(fleet.sent) - 1 >= count - 3
 
 
 @pytest.mark.slow
@@ -197,7 +229,7 @@ def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
         (for_north, run), (for_south, _) = (database.waiting_for(nodes[name]) for name in attacked)
         ports = [all_up.server.port, superlink.control_port(all_up.server)]
         injected = [inject(all_up, port, "north", "south", run, forged_end(all_up, 1)) for port in ports]
-        assert injected[1], "the SuperLink itself takes it: else this test shows nothing"
+        assert injected == [False, True], "the gateway refuses it; the SuperLink takes it, else this test shows little"
         database.readdress((for_north, for_south), (nodes["south"], nodes["north"]))
         database.replace(for_south, forged_end(all_up, 0))
     finally:

@@ -52,3 +52,12 @@ def test_the_map_names_every_page():
     linked = {(ROOT / "docs" / link).resolve() for link in LINK.findall(prose(ROOT / "docs" / "README.md"))}
     pages = {path for folder in (ROOT / "docs").iterdir() if folder.is_dir() for path in folder.rglob("*.md")}
     assert {str(path.relative_to(ROOT)) for path in pages - linked} == set()
+
+
+def test_every_test_that_the_trust_page_names_exists():
+    page = (ROOT / "docs" / "explanation" / "trust.md").read_text(encoding="utf-8")
+    files = re.findall(r"`(test_\w+\.py)`((?:[:,]? `test_\w+`)*)", page)
+    assert len(files) > 15
+    for name, tests in files:
+        source = (ROOT / "tests" / name).read_text(encoding="utf-8")
+        assert not [test for test in re.findall(r"`(\w+)`", tests) if f"def {test}(" not in source], name

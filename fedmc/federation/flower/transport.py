@@ -15,7 +15,8 @@ from fedmc.federation.flower.post import Answer
 
 log = logging.getLogger("fedmc.server")
 
-AGAIN = 10.0  # seconds after which a silent node is asked again; doubles with each try
+AGAIN = 10.0  # seconds after which a silent node is asked again; doubles with each try, up to
+AGAIN_MOST = 60.0
 LOOK = 1.0  # seconds between two checks of who is online
 FALLBACK = 5.0  # seconds between two pulls without a notice, while the gateway sends notices
 BLIND = 0.25  # the same while it does not
@@ -117,7 +118,7 @@ class _Exchange:
             return
         ids = self.transport.post.push([(self.transport.nodes[one], self.contents[one]) for one in clients])
         self.asked |= {name: client for name, client in zip(ids, clients, strict=True) if name}
-        self.due |= {client: now + AGAIN * 2 ** self.tries[client] for client in clients}
+        self.due |= {client: now + min(AGAIN * 2 ** self.tries[client], AGAIN_MOST) for client in clients}
         self.tries |= {client: self.tries[client] + 1 for client in clients}
 
     def _listen(self, end: float) -> None:
