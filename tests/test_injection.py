@@ -140,10 +140,11 @@ def inject(loopback, port, sender, receiver, run, content):
 
 
 def stored(loopback, name):
-    """The runs that a node knows of, and its models."""
+    """What a node keeps of forged runs: it may well act on what the server really sent."""
     with closing(sqlite3.connect(loopback.folder / name / "state" / "state.sqlite")) as database:
         runs = {run for (run,) in database.execute("SELECT run FROM runs UNION SELECT run FROM states")}
-    return runs, sorted(path.name for path in (loopback.folder / name).rglob("*.npz"))
+    models = {path.name for path in (loopback.folder / name / "models").glob("*.npz")}
+    return {one for one in (*runs, *models) if FORGED in one}
 
 
 def wait_for_refusals(loopback, name, began, count, seconds=20):
@@ -220,7 +221,6 @@ def test_objects_that_flower_cannot_read_do_not_end_a_node(monkeypatch, caplog):
 def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
     """South gets a message that north wrote and one that was for north; north gets one whose bytes were replaced."""
     nodes, database, attacked = superlink.registered(all_up.server), Database(all_up), ("north", "south")
-    before = {name: stored(all_up, name) for name in attacked}
     began = {name: (all_up.folder / f"{name}.log").stat().st_size for name in attacked}
     for name in attacked:
         os.kill(all_up.processes[name].pid, signal.SIGSTOP)
@@ -237,13 +237,17 @@ def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
             with suppress(ProcessLookupError):
                 os.kill(all_up.processes[name].pid, signal.SIGCONT)
     said = {name: wait_for_refusals(all_up, name, began[name], 1 + (name == "south")) for name in attacked}
-    assert {name: stored(all_up, name) for name in attacked} == before
+    assert [stored(all_up, name) for name in attacked] == [set(), set()]
     assert "addressed to another organisation than south" in said["south"]
     for name in attacked:
         assert "it is not signed" in said[name]
         assert all_up.alive(name)
-    all_up.wait_until("attacked", "failed", 60)
-    assert "not-signed" in all_up.run("attacked").status()["why"]
-    done = all_up.resume("attacked")
-    assert done.returncode == 0, done.stderr
+    until = time.monotonic() + 90
+    while (state := all_up.run("attacked").status()["state"]) not in ("finished", "failed"):
+        assert time.monotonic() < until, state
+        time.sleep(0.2)
+    if state == "failed":  # the server heard of the refusals before anybody answered what it had really sent
+        assert "not-signed" in all_up.run("attacked").status()["why"]
+        done = all_up.resume("attacked")
+        assert done.returncode == 0, done.stderr
     all_up.check_bits("attacked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 import tomllib
@@ -64,7 +65,7 @@ def forget() -> None:
 def installed(tmp_path, monkeypatch):
     site = install(tmp_path / "site")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     forget()
     yield monkeypatch
     monkeypatch.undo()

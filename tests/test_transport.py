@@ -99,7 +99,7 @@ class TestForms:
         """A header may claim 8 TB."""
         content = np.lib.format.magic(1, 0) + _npy_header({"descr": "|u1", "fortran_order": False, "shape": shape})
         wrong = Array("uint8", shape, "numpy.ndarray", content + b"8 bytes.")
-        with pytest.raises(ValueError, match="not an array|expected bytes"):
+        with pytest.raises(ValueError, match=r"not an array|expected bytes"):
             records.unpack(RecordDict({"fedmc": ArrayRecord({"bytes": wrong})}))
 
     def test_stock_supernodes_find_flowers_records(self):
