@@ -299,6 +299,41 @@ def moments(world, name, broadcast, lost):
     return engine.ask(broadcast, range(NODES))
 
 
+def answers_to(world, name, broadcast, lost=(), counted=-1):
+    """What each node says at `confirm`, if the server pretends to have lost these."""
+    said = {}
+
+    def change(stage, client, reply):
+        if stage == "confirm":
+            said[client] = from_bytes(reply)[1]["status"]
+        return None if stage == "mask" and client in lost else reply
+
+    engine = engine_on(Between(world, change), 3, name)
+    engine.restore(dict.fromkeys(range(NODES), counted) if counted > 0 else {}, {})
+    with contextlib.suppress(TooFewError):
+        engine.ask(broadcast, range(NODES))
+    return said
+
+
+def test_a_refusal_to_confirm_does_not_tell_who_rated_an_item(tmp_path, monkeypatch):
+    """Two runs at the same V, the second without node 3: every node refuses it, whatever it rated."""
+    monkeypatch.setattr("tests.world.planted", lambda: planted(density=0.0, seed=3))
+    world = World(tmp_path, policy=replace(DEFAULT, runs_per_day=100))
+    said = {}
+    for item in range(4):
+        V = np.zeros((ITEMS, HIDDEN.width))
+        first = Broadcast("round", 1, NODES, HIDDEN, V.copy(), Scaling(0.0, 1.0))
+        V[item, 0] = 1.0
+        for name, lost in ((f"a-{item}", ()), (f"b-{item}", (3,))):
+            assert set(answers_to(world, name, first).values()) == {"ok"}
+            said[name] = answers_to(world, name, first._replace(round=2, V=V), lost, counted=1)
+    rated = [{client: item in world.shards[client].by_user.indices for client in range(3)} for item in range(4)]
+    assert {found for row in rated for found in row.values()} == {True, False}
+    for item in range(4):
+        assert set(said[f"a-{item}"].values()) == {"ok"}
+        assert said[f"b-{item}"] == dict.fromkeys(range(3), "not-hidden")
+
+
 # --- measurements
 
 
@@ -328,8 +363,9 @@ def test_nodes_refuse_a_measurement_over_others(tmp_path):
     world = World(tmp_path)
     engine, history = run(world, 1, quorum=3)
     again = history[-1].broadcast._replace(task="measure", V=1.01 * history[-1].V, round=9)
-    with pytest.raises(UnmeasuredError, match="0 of 3 members confirmed"):
-        engine.ask(again, (0, 1, 2))
+    for name in (RUN, "another-run"):
+        with pytest.raises(UnmeasuredError, match="not-hidden"):
+            engine_on(world, 3, name).ask(again, (0, 1, 2))
     assert engine.ask(again._replace(round=10), range(NODES)).number("train_count") > 0
 
 

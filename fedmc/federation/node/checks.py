@@ -15,7 +15,7 @@ import numpy as np
 from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
-from fedmc.federation.node.final import check_final
+from fedmc.federation.node.final import check_final, everybody
 from fedmc.federation.node.limits import check_limits
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
@@ -128,6 +128,9 @@ def check_member(terms: Terms, request: Request) -> None:
     if (request.client, request.broadcast.clients) != known:
         asked = f"{request.client} of {request.broadcast.clients}"
         raise RefusedError("wrong-member", f"the server says {asked}, identities.json says {known[0]} of {known[1]}")
+    members = everybody(request)
+    if members is not None and request.invitation is not None and request.invitation.cohort != members:
+        raise RefusedError("not-hidden", f"a measurement needs all {len(members)} members, not some of them")
 
 
 def check_run(terms: Terms, request: Request) -> None:

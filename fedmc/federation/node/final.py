@@ -7,16 +7,16 @@ durably, before it reveals anything:
                             answered again over the same survivors; any other one is refused
     a round of a run        to being counted: a later round that leaves it out is refused, since its numbers would be
                             those of the revealed round again
-    the input itself        to the survivors, in any run
+    the reply itself        to the survivors, in any run
     the counts of ratings   to the survivors, in any run with the same ratings: they never change
-    measurements of a run   to the survivors of the first one: what a missing member adds would be the difference
 
-A new run at other V is not bound by any of this. An organisation's policy limits how many runs it takes part in.
+Measurements hold counts of ratings as well: they are revealed among all members or not at all. A reply is known by what
+it was computed from (the ratings, this request, and the run's earlier ones), not by its numbers: whether a node refuses
+must not depend on anybody's ratings. A new run at other V is not bound by any of this. An organisation's policy limits
+how many runs it takes part in.
 """
 
 from __future__ import annotations
-
-import hashlib
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import DataError
@@ -24,7 +24,6 @@ from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.store import Final, Store
 from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.serial import digest
-from fedmc.types import Array
 
 ONCE = ("moments", "scale")  # asked for at the start of a run; what their round says means nothing
 
@@ -45,15 +44,17 @@ def check_final(store: Store, request: Request) -> None:
 class OnceAmong:
     """Keeps one reply out of sums over two different sets of survivors: their difference could reveal the reply."""
 
-    def __init__(self, store: Store, request: Request, reply: Array, ratings: str) -> None:
+    def __init__(self, store: Store, request: Request, ratings: str) -> None:
         self.store, self.run, self.place = store, request.run, _place(request.broadcast)
         self.content = _content(request)
-        names = {"moments": f"counts of {ratings}", "measure": f"measurements of {request.run}"}
-        task = names.get(request.broadcast.task)
-        self.names = [hashlib.sha256(reply.tobytes()).hexdigest()] if reply.any() else []
-        self.names += [] if task is None else [task]
+        self.everybody = everybody(request)
+        earlier = _earlier(store, request.run, self.place[0])
+        self.names = [digest("reply", ratings, earlier, _asked(self.content)).hex()]
+        self.names += [f"counts of {ratings}"] if request.broadcast.task == "moments" else []
 
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
+        if self.everybody is not None and survivors != self.everybody:
+            raise DataError(f"a measurement is revealed among all {len(self.everybody)} members, not {survivors}")
         found = self.store.final(self.run, *self.place)
         among = [self.store.revealed(name) for name in self.names] + ([] if found is None else [found.survivors])
         for before in among:
@@ -67,19 +68,36 @@ class OnceAmong:
         self.store.reveal(self.names, Final(self.run, number, task, self.content, survivors))
 
 
+def _earlier(store: Store, run: str, round: int) -> list[str]:
+    """What was asked for in the run's rounds before this one whose sums were revealed, in order."""
+    query = "SELECT request FROM final WHERE run = ? AND task IN (?, ?) AND round < ? ORDER BY round"
+    with store.reading() as database:
+        return [_asked(content) for (content,) in database.execute(query, (run, *STATEFUL_TASKS, round))]
+
+
+def everybody(request: Request) -> tuple[int, ...] | None:
+    """All members, if the sum may be revealed only among all of them."""
+    return tuple(range(request.broadcast.clients)) if request.broadcast.task == "measure" else None
+
+
 def _place(broadcast: Broadcast) -> tuple[int, str]:
     return 0 if broadcast.task in ONCE else broadcast.round, broadcast.task
 
 
 def _content(request: Request) -> str:
-    """Hash of whatever a reply and its hiding depend on.
+    """Two hashes: of what a reply is computed from, whatever the run's name, and of the members it is hidden among.
 
     The shift of the ratings in `moments` is left out: their sums at one shift determine those at any other.
     """
     broadcast, invitation = request.broadcast, request.invitation
     assert invitation is not None
-    return digest(
-        list(_place(broadcast)), request.run, request.catalogue, broadcast.clients, broadcast.full,
+    asked = digest(
+        list(_place(broadcast)), request.catalogue, broadcast.clients, broadcast.full,
         broadcast.settings.to_dict(), None if broadcast.task == "moments" else list(broadcast.scaling),
-        list(invitation.cohort), broadcast.V, dict(broadcast.shared.arrays),
-    ).hex()  # fmt: skip
+        broadcast.V, dict(broadcast.shared.arrays),
+    )  # fmt: skip
+    return f"{asked.hex()} {digest(list(invitation.cohort)).hex()}"
+
+
+def _asked(content: str) -> str:
+    return content.partition(" ")[0]

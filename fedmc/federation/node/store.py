@@ -189,7 +189,7 @@ class Store:
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
     def revealed(self, name: str) -> tuple[int, ...] | None:
-        """The survivors of the sum, of any run, that what is named (a reply by its hash) may have been revealed in."""
+        """The survivors of the sum, of any run, that what is named (a reply by its origin) may be revealed in."""
         with self._errors():
             row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (name,)).fetchone()
         return None if row is None else _members(row[0])
