@@ -31,8 +31,8 @@ def trim(file: sqlite3.Connection) -> None:
 
 
 def reclaim(file: sqlite3.Connection) -> None:
-    """Give unused pages back if they are most of the file."""
+    """Give unused pages back if they are more than a quarter of the file."""
     free, pages, size = (file.execute(f"PRAGMA {name}").fetchone()[0] for name in PAGES)
-    if 2 * free > pages and free * size > RECLAIMED:
+    if 4 * free > pages and free * size > RECLAIMED:
         with suppress(sqlite3.OperationalError):  # no space for the copy, or another process reads: another time
             file.execute("VACUUM")
