@@ -255,6 +255,7 @@ def test_beta_is_the_one_of_the_settings(kind, task, tmp_path, caplog):
         (1.0, 1e-9, "the smallest beta times clients^2 is 2e-09, this organisation accepts at least 1e-06: lower min"),
         (1e6, 1e6, "the largest beta is 1.25e+11, this organisation accepts at most 1e+06: raise max_beta"),
     ],
+    ids=["small", "large"],
 )
 def test_an_automatic_beta_is_within_the_policy(items, coordinates, said, tmp_path, caplog):
     world, settings = World(tmp_path), KINDS["exact"]

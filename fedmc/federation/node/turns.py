@@ -46,17 +46,21 @@ class Turns:
                 return
             times = last.times + 1 if broadcast.round <= last.round else 1
             now = Turn(request.key, max(broadcast.round, last.round), times, last.total + 1)
-            noised = broadcast.settings.make_algorithm().noise_multiplier(broadcast) is not None
-            _check(now, max_rounds, MAX_RELEASES if noised else None)
+            _check(now, max_rounds)
+            if broadcast.settings.make_algorithm().noise_multiplier(broadcast) is not None:
+                _check_releases(now)
             database.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?)", (request.run, *now))
 
 
-def _check(turn: Turn, max_rounds: int, releases: int | None) -> None:
+def _check(turn: Turn, max_rounds: int) -> None:
     most = 2 * max_rounds + 10
     if turn.total > most:
         reason = f"the run asked for {turn.total} different updates, at most {most} with max_rounds={max_rounds}"
         cure = "raise max_rounds in [policy] of config.toml and restart the node if you agree, or ask for a new run"
         raise RefusedError("wrong-policy", reason, cure)
-    if releases is not None and turn.times > releases:
-        reason = f"round {turn.round} was asked for with {turn.times} different contents, at most {releases}"
+
+
+def _check_releases(turn: Turn) -> None:
+    if turn.times > MAX_RELEASES:
+        reason = f"round {turn.round} was asked for with {turn.times} different contents, at most {MAX_RELEASES}"
         raise RefusedError("wrong-round", f"{reason} under differential privacy", "ask for a new run")
