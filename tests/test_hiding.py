@@ -184,7 +184,8 @@ def test_beta_is_bounded(tmp_path):
     settings = hidden(update="exact")
     shard, _ = half_rated()
     with Store(tmp_path / "node") as store:
-        node = Node(shard, CATALOGUE, store, trust=trust_of(0), policy=LAX)
+        policy = replace(LAX, min_beta=0.0)  # any policy looks at beta too
+        node = Node(shard, CATALOGUE, store, trust=trust_of(0), policy=policy)
         for factor, expected in ((1.0, SEATED), (1e-15, "diverged"), (1e10, "diverged")):
             factors = {"beta_items": np.full(ITEMS, factor), "beta_coordinates": np.ones(settings.width)}
             broadcast = Broadcast(

@@ -43,10 +43,16 @@ def _product(broadcast: Broadcast) -> Array:
 
 
 def check(broadcast: Broadcast) -> None:
-    """Refuse a broadcast whose beta is missing, of a wrong shape, or not above 0."""
+    """Refuse a broadcast whose beta is missing, of a wrong shape, not above 0, or not that of the settings."""
     arrays, (items, width) = broadcast.shared.arrays, broadcast.V.shape
     shapes = {name: array.shape for name, array in arrays.items()}
     known: list[dict[str, tuple[int, ...]]] = [{NUMBER: ()}, {ITEMS: (items,), COORDINATES: (width,)}]
     if shapes not in known:
         raise InputError(f"beta must be one number, or one factor per item and one per coordinate, got {shapes}")
     require(all(bool((array > 0).all()) for array in arrays.values()), "beta must be above 0")
+    wanted = broadcast.settings.beta
+    if wanted == "auto":
+        require(ITEMS in arrays, "beta is 'auto' in the settings, but the broadcast has one number")
+        return
+    same = NUMBER in arrays and bool(arrays[NUMBER] == np.asarray(wanted, arrays[NUMBER].dtype))
+    require(same, f"beta is {wanted} in the settings, but the broadcast has another one")

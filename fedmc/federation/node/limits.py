@@ -68,12 +68,12 @@ def check_limits(broadcast: Broadcast) -> None:
     if abs(mean) > LARGEST or not SCALE[0] <= scale <= SCALE[1]:
         bounds = f"a mean up to {LARGEST:g} and a scale from {SCALE[0]:g} to {SCALE[1]:g}: rescale the ratings"
         raise RefusedError("diverged", f"ratings scaled by {mean:g} and {scale:g}, expected {bounds}")
-    low, high = _beta_range(broadcast)
+    low, high = beta_range(broadcast)
     if not (BETA[0] <= low and high <= BETA[1]):
         raise RefusedError("diverged", f"beta from {low:g} to {high:g}, expected {BETA[0]:g} to {BETA[1]:g}")
 
 
-def _beta_range(broadcast: Broadcast) -> tuple[float, float]:
+def beta_range(broadcast: Broadcast) -> tuple[float, float]:
     """The smallest and largest beta; 1 if the broadcast has none."""
     arrays = broadcast.shared.arrays
     low = high = 1.0 if NUMBER in arrays else broadcast.settings.beta_scale / broadcast.clients**2

@@ -34,8 +34,9 @@ from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.secagg_member import SecAggMember
-from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError
+from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
+from fedmc.federation.node.turns import Turns
 from fedmc.federation.secagg_messages import Stage, encode_stage
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
@@ -66,6 +67,7 @@ class Node:
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
         self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
+        self.turns = Turns(store)
         self.terms = Terms(shard, catalogue, ratings, policy, trust.identity, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         self._member: SecAggMember | None = None
@@ -140,15 +142,15 @@ class Node:
 
         state, reply = self._release(request, work)
         if stateful:
-            self.store.hold(request.run, Entry(broadcast.round, state, request.key, reply))
+            self._hold(request, state, reply)
         else:
             self._last = (request.key, request.counted), reply  # a repeated request is not computed twice
         return reply
 
     def _finish(self, request: Request, before: State | None) -> bytes:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
-        done = self.replays.finished(request.run)
-        if done is None:
+        done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
+        if done is None and (known is None or known.finished is None):
             self.on_finish(request, users_at(self._numbered(request), before, request.broadcast))
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
@@ -195,7 +197,7 @@ class Node:
 
         state, content = self._release(request, work)
         if stateful:
-            self.store.hold(request.run, Entry(broadcast.round, state, request.key, content))
+            self._hold(request, state, content)
         return np.frombuffer(content, np.int64), before is None and stateful
 
     def _answer_stage(self, stage: Stage) -> bytes:
@@ -220,7 +222,15 @@ class Node:
         return _bytes(request, refused.status)
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
+        if request.broadcast.task in STATEFUL_TASKS:
+            self.turns.take(request, self.terms.policy.max_rounds)
         return released(request, self._numbered(request), work, self.store, self.ledger)
+
+    def _hold(self, request: Request, state: State | None, reply: bytes) -> None:
+        try:
+            self.store.hold(request.run, Entry(request.broadcast.round, state, request.key, reply))
+        except TooLargeError as error:
+            raise RefusedError("wrong-settings", f"{error}: lower the rank, or ask for another algorithm") from None
 
     def _entry(self, request: Request, kind: Kind) -> Entry:
         return self.store.get(request.run, kind, request.broadcast.settings.make_algorithm())

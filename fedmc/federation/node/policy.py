@@ -7,11 +7,15 @@ person rejects it. Approvals are bound to the run and its settings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from fedmc.algorithms import registry
+from fedmc.algorithms.beta import ITEMS
+from fedmc.algorithms.messages import Broadcast
 from fedmc.federation.node.journal import APPROVED, REJECTED, WAITING, Journal, Known
+from fedmc.federation.node.limits import beta_range
 from fedmc.federation.node.refusals import RefusedError, one_line
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.statuses import AWAITING_APPROVAL
@@ -29,7 +33,7 @@ class Bounded(NamedTuple):
     what: str
     value: float
     low: str | None
-    high: str
+    high: str | None
 
 
 def check_policy(policy: Policy, journal: Journal, request: Request, now: float) -> None:
@@ -69,6 +73,7 @@ def _numbers(request: Request) -> Iterator[Bounded]:
     yield Bounded("inner_steps", settings.inner_steps, None, "max_inner_steps")
     if settings.beta == "auto":
         yield Bounded("beta_scale", settings.beta_scale, "min_beta", "max_beta")
+        yield from _auto_beta(broadcast)
     else:
         yield Bounded("beta", settings.beta, "min_beta", "max_beta")
     for name, penalty, share in (("users", users, settings.entry_penalty), ("items", items, 1.0)):
@@ -80,9 +85,21 @@ def _numbers(request: Request) -> Iterator[Bounded]:
             yield Bounded(at_entry, weight * share, None if _boxed(penalty) else f"min_penalty_{name}", high)
 
 
+def _auto_beta(broadcast: Broadcast) -> Iterator[Bounded]:
+    """The betas that the server computed: they span orders of magnitude, and p^2 divides all of them.
+
+    So `min_beta` is for the smallest one times p^2: honest ones are seldom below 1e-6, for any number of clients p.
+    """
+    if ITEMS in broadcast.shared.arrays:
+        low, high = beta_range(broadcast)
+        yield Bounded("the smallest beta times clients^2", low * broadcast.clients**2, "min_beta", None)
+        yield Bounded("the largest beta", high, None, "max_beta")
+
+
 def _check_number(policy: Policy, number: Bounded) -> None:
     what, value, low, high = number
-    least, most = 0 if low is None else getattr(policy, low), getattr(policy, high)
+    least = 0 if low is None else getattr(policy, low)
+    most = math.inf if high is None else getattr(policy, high)
     shown = f"{value:g}" if -HUGE < value < HUGE else "huge"
     if not value <= most:
         raise _outside(f"{what} is {shown}, this organisation accepts at most {most:g}", f"raise {high}")

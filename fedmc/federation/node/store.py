@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.errors import DataError, FedmcError
@@ -24,11 +22,9 @@ from fedmc.federation.node import journal
 from fedmc.federation.node import marks as ledger_marks
 from fedmc.federation.node.journal import Journal
 from fedmc.federation.node.marks import Mark, MarkKind, Marks
-from fedmc.federation.wire import NEVER, from_bytes, to_bytes
-from fedmc.training.aggregation import put_together, taken_apart
+from fedmc.federation.node.states import dump, load
+from fedmc.federation.wire import NEVER
 
-WHOLE = "whole numbers"  # array name of a fixed-point state's integers, beside the inner state's fields
-EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 FORMAT = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
@@ -68,6 +64,10 @@ NOTHING = Entry(NEVER, None)
 
 class StoreError(DataError):
     """The node's disk or its database fails: the node must stop, and sends nothing."""
+
+
+class TooLargeError(FedmcError):
+    """State and reply of a contribution do not fit into a row of the database; nothing was stored."""
 
 
 class Ended(NamedTuple):
@@ -160,14 +160,17 @@ class Store:
             return NOTHING
         number, state, key, reply = row
         try:
-            return Entry(number, _load(state, algorithm), key, reply)
+            return Entry(number, load(state, algorithm), key, reply)
         except (DataError, TypeError, KeyError) as error:
             raise StoreError(f"the {kind} state of run {run} in {self.folder} is damaged: {error}") from None
 
     def hold(self, run: str, entry: Entry) -> None:
         """Store an entry as pending, in place of any earlier one; the states of runs long past are dropped."""
         with self._transaction():
-            self._put(run, "pending", entry)
+            try:
+                self._put(run, "pending", entry)
+            except sqlite3.DataError as error:  # SQLite's limit, 1,000,000,000 bytes a row
+                raise TooLargeError(f"state and reply of round {entry.round} cannot be stored: {error}") from None
             self._database.execute(FORGET, (KEPT_RUNS,))
 
     def promote(self, run: str, state: State | None = None) -> None:
@@ -175,7 +178,7 @@ class Store:
         with self._transaction():
             if state is not None:
                 self._database.execute(
-                    "UPDATE states SET state = ? WHERE run = ? AND kind = 'pending'", (_dump(state), run)
+                    "UPDATE states SET state = ? WHERE run = ? AND kind = 'pending'", (dump(state), run)
                 )
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'committed'", (run,))
             self._database.execute(
@@ -258,7 +261,7 @@ class Store:
     def _put(self, run: str, kind: str, entry: Entry) -> None:
         self._database.execute(
             "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?)",
-            (run, kind, entry.round, entry.key, _dump(entry.state), entry.reply),
+            (run, kind, entry.round, entry.key, dump(entry.state), entry.reply),
         )
 
     @contextmanager
@@ -283,18 +286,3 @@ class Store:
 
 def _members(listed: str) -> tuple[int, ...]:
     return tuple(int(member) for member in listed.split())
-
-
-def _dump(state: State | None) -> bytes:
-    assert state is not None
-    inner, whole = taken_apart(state)
-    arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
-    return to_bytes(arrays if whole is None else arrays | {WHOLE: whole}, {"kind": type(inner).__name__})
-
-
-def _load(content: bytes, algorithm: Algorithm) -> State:
-    arrays, header = from_bytes(content)
-    whole = arrays.pop(WHOLE, None)
-    known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
-    kind = str(header["kind"])
-    return put_together(known[EARLIER.get(kind, kind)](**arrays), whole)

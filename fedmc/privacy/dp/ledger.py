@@ -2,7 +2,8 @@
 
 Every release is written to disk, with its noise multiplier and its bytes, before it is sent. A release that would
 exceed (epsilon, delta) is refused, in any run and also after a crash. A repeated request (the same key) gets the bytes
-of the first release, which costs nothing; a new draw of noise would be a new release.
+of the first release, which costs nothing; a new draw of noise would be a new release. Only the last releases are kept
+as bytes (`contents`): a request for an older one is refused.
 
 A ledger has a random id. Its releases are numbered and chained: each has a hash over the one before. So the last
 number and hash (the `Head`) tell whether a copy is this ledger, an older copy of it, or another one.
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fedmc.errors import DataError, FedmcError
-from fedmc.privacy.dp import bounds
+from fedmc.privacy.dp import bounds, contents
 from fedmc.privacy.dp.mechanism import calibrate, cost, epsilon_of
 from fedmc.privacy.secagg.serial import digest
 
@@ -48,7 +49,7 @@ class LedgerError(DataError):
 
 
 class LostReleaseError(FedmcError):
-    """A release is asked for again, but its bytes were lost with an earlier ledger."""
+    """A release is asked for again, but its bytes are no longer kept, or were lost with an earlier ledger."""
 
 
 class Head(NamedTuple):
@@ -74,6 +75,7 @@ class Ledger:
             self._file.executescript(f"BEGIN;{SCHEMA}COMMIT;")
             self._migrate()
             self._verify()
+            self._trim()
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"cannot open the ledger {path}: {error}") from None
 
@@ -97,6 +99,8 @@ class Ledger:
                 return bytes(found[0])
             if self._found("SELECT 1 FROM lost WHERE key = ?", key):
                 raise LostReleaseError("the bytes of this release were lost with an earlier ledger")
+            if self._found("SELECT 1 FROM chain WHERE key = ?", key):
+                raise LostReleaseError(f"only the last {contents.MAX_KEPT} releases are kept, this one is older")
             self._refuse(noise)
             content = make()
             self._append(self.head().height + 1, key, noise, content, intend)
@@ -175,6 +179,14 @@ class Ledger:
         intend(Head(before.id, number, row.hash(before.hash), before.cost + multiplier**-2))
         self._file.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", (number, key, multiplier, content))
         self._chain(row, before.hash)
+        contents.trim(self._file)
+
+    def _trim(self) -> None:
+        """Bound what an earlier version kept."""
+        if contents.excess(self._file):
+            with self._alone():
+                contents.trim(self._file)
+        contents.reclaim(self._file)
 
     def _chain(self, row: _Row, before: str) -> str:
         after = row.hash(before)
