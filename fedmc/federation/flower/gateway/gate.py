@@ -111,12 +111,12 @@ class Gate:
             if len(start) >= calls.HEAD:
                 break
         head = calls.object_head(start, call.size)
-        calls.check_object(head, call.member, self.objects)
+        calls.check_object(head, call.member, self.objects, self.limits)
         async with self._forward(call, _checked_pieces(start, pieces, head.end)) as reply:
             said = await self._whole(reply)
         node = call.member.node
         stored = reply.status == 200 and _parsed(PushObjectResponse, said).stored
-        if stored and self.objects.pushed(node, head.object_id):
+        if stored and self.objects.pushed(node, head.object_id, head.size):
             self.bell.replied(node)
         await http.answer(reply.status, reply.headers, said)
 
