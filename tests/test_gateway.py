@@ -349,6 +349,27 @@ class TestBodies:
             assert len(answer_of(sock)[1]) < 16 * 2**20
 
 
+def test_small_calls_of_a_key_keep_a_pace(world):
+    """Each costs the SuperLink milliseconds of SQL. Others are not slowed down, and nor are polls."""
+    statuses = []
+    with ExitStack() as open_ones:
+        for _ in range(3 * Limits().calls_burst):
+            if not statuses or statuses[-1] != 200:  # a refusal closes the connection
+                sock = open_ones.enter_context(world.connect())
+            body = PullMessagesRequest(node=Node(node_id=SOUTH)).SerializeToString()  # of the same form
+            statuses.append(world.call("get-run", body, world.signed("south"), sock)[0])
+            if statuses.count(429) == 3:
+                break
+    assert statuses[: Limits().calls_burst] == [200] * Limits().calls_burst
+    assert statuses.count(429) == 3
+    assert world.poll("south")[0] == 200
+    body = PullMessagesRequest(node=Node(node_id=NORTH)).SerializeToString()
+    assert world.call("get-run", body)[0] == 200
+    time.sleep(0.1)
+    body = PullMessagesRequest(node=Node(node_id=SOUTH)).SerializeToString()
+    assert world.call("get-run", body, world.signed("south"))[0] == 200
+
+
 class TestOwnMessagesOnly:
     """Flower does not tie a pushed message's source to the key: one organisation could speak to another's node."""
 

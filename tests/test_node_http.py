@@ -230,6 +230,13 @@ class TestGoingOn:
         server.serve()
         assert server.calls.count("activate-node") > 1
 
+    def test_a_call_that_came_too_soon_is_made_again(self, server, monkeypatch):
+        monkeypatch.setattr(fleet, "PATIENCE", 10.0)
+        answers = iter([httpx.Response(429)])
+        server.answers["activate-node"] = lambda request: next(answers, server.good["activate-node"])
+        with fleet.connected(server.place) as (made, _):
+            assert made.node.node_id == 7
+
     def test_a_run_that_ended_is_no_reason_to_end(self, server):
         server.answers["activate-node"] = httpx.Response(403)
         server.serve()

@@ -54,7 +54,7 @@ KEPT = 100.0  # seconds that an idle connection is kept: longer than the pause b
 TIMEOUT = 30.0  # seconds without a byte, after which a call has failed
 PATIENCE = 20.0  # seconds for which a call is retried
 MISSING = 5.0  # seconds to wait for missing parts of a message: those of a run that ended never arrive
-RETRIED = (502, 503, 504)
+RETRIED = (429, 502, 503, 504)
 RUN_ENDED = 403
 
 

@@ -23,6 +23,7 @@ from fedmc.federation.flower.gateway.forward import PROTOBUF, Backend, Reply
 from fedmc.federation.flower.gateway.http import GoneError, Headers, Http, Refusal
 from fedmc.federation.flower.gateway.limits import Limits
 from fedmc.federation.flower.gateway.objects import Objects
+from fedmc.federation.flower.gateway.pace import Pace
 from fedmc.federation.flower.gateway.polls import Polls
 
 WAIT = b"fedmc-wait"  # seconds that a node lets its poll be held; only fedmc's nodes send it
@@ -43,6 +44,7 @@ class Gate:
     def __init__(self, members: Members, backend: Backend, limits: Limits) -> None:
         self.members, self.backend, self.limits = members, backend, limits
         self.objects, self.polls, self.bodies = Objects(), Polls(limits), Bodies(limits)
+        self.pace = Pace(limits)
         nodes = {member.node for member in members.values()}
         self.bell = Doorbell(lambda node, count: self.polls.announce(node, count) if node in nodes else None)
 
@@ -57,6 +59,7 @@ class Gate:
         most = calls.max_bytes(name, self.limits)
         if size > most:
             raise Refusal(413, f"{member.name} declares {size} bytes for {name}, at most {most} are carried")
+        self.pace.take(member, name)
         return Call(name, member, headers, size)
 
     async def answer(self, call: Call, http: Http) -> None:

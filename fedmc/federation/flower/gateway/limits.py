@@ -23,6 +23,8 @@ class Limits:
     connections_by_key: int = 16
     bodies_by_key: int = 4  # large bodies at the same time; others wait
     bytes_by_key: int = 128 * MIB  # declared bytes of these bodies
+    calls_rate: int = 50  # heartbeats and other small calls in a second, in the long run
+    calls_burst: int = 200  # and at once
     idle: float = 120.0  # a member's connection without a call
     turn: float = 30.0  # a large body waits so long for its turn
     # Bodies.
