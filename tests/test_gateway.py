@@ -17,6 +17,7 @@ import time
 from base64 import b64encode
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedmc.federation.flower import superlink
 from fedmc.federation.flower.gateway.admission import Admission, source
 from fedmc.federation.flower.gateway.limits import Limits, allow_files
+from fedmc.federation.flower.gateway.server import Gateway
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.notices import Notices, ask_counts
 from fedmc.federation.setup import keys
@@ -65,6 +67,7 @@ SHORT = {
     "fallback": 1.2,
     "turn": 0.7,
     "log_lines": 10_000,
+    "reply_bytes": 40 * 2**20,
 }
 
 
@@ -287,6 +290,23 @@ class TestBodies:
             sock.sendall(head(name, size, world.signed()))
             assert answer_of(sock)[0] == 413
 
+    def test_all_objects_of_a_reply_together_are_bounded(self, world):
+        """Of 256 objects of 64 MB each the SuperLink would keep 16 GB."""
+        names, east = [letter * 64 for letter in "1234"], NODES["east"]
+        said = PushMessagesResponse(objects_to_push=names, session_id="s").SerializeToString()
+        world.link.answers["push-object"] = PushObjectResponse(stored=True).SerializeToString()
+        request = reply_of(east, message_id="e" * 64)
+        request.message_object_trees[0].object_id = "e" * 64
+        for number, name in enumerate(names):  # announced anew each time, which must not help
+            world.link.answers["push-messages"] = said
+            assert world.call("push-messages", request.SerializeToString(), world.signed("east"))[0] == 200
+            body = push_of(east, name, bytes(15 * 2**20))
+            with world.connect() as sock:
+                sock.sendall(head("push-object", len(body), world.signed("east")) + body[:300])
+                if number < 2:
+                    sock.sendall(body[300:])
+                assert answer_of(sock)[0] == (200 if number < 2 else 413)
+
     def test_a_key_sends_only_so_many_bodies_at_once(self, world):
         """Four bodies do not go on; a fifth of the same key waits and is refused, another key's passes."""
         self.announced(world)
@@ -327,6 +347,27 @@ class TestBodies:
             time.sleep(2.5)
             assert world.rss() - before < 12
             assert len(answer_of(sock)[1]) < 16 * 2**20
+
+
+def test_small_calls_of_a_key_keep_a_pace(world):
+    """Each costs the SuperLink milliseconds of SQL. Others are not slowed down, and nor are polls."""
+    statuses = []
+    with ExitStack() as open_ones:
+        for _ in range(3 * Limits().calls_burst):
+            if not statuses or statuses[-1] != 200:  # a refusal closes the connection
+                sock = open_ones.enter_context(world.connect())
+            body = PullMessagesRequest(node=Node(node_id=SOUTH)).SerializeToString()  # of the same form
+            statuses.append(world.call("get-run", body, world.signed("south"), sock)[0])
+            if statuses.count(429) == 3:
+                break
+    assert statuses[: Limits().calls_burst] == [200] * Limits().calls_burst
+    assert statuses.count(429) == 3
+    assert world.poll("south")[0] == 200
+    body = PullMessagesRequest(node=Node(node_id=NORTH)).SerializeToString()
+    assert world.call("get-run", body)[0] == 200
+    time.sleep(0.1)
+    body = PullMessagesRequest(node=Node(node_id=SOUTH)).SerializeToString()
+    assert world.call("get-run", body, world.signed("south"))[0] == 200
 
 
 class TestOwnMessagesOnly:
@@ -521,6 +562,15 @@ class TestPolls:
     def test_only_the_server_can_ring(self, world):
         assert (world.home / "gateway.sock").stat().st_mode & 0o777 == 0o600
         assert (world.home / "gateway.address").stat().st_mode & 0o777 == 0o600
+
+    def test_a_reply_of_the_superlink_in_another_format_is_a_502(self, world, notices):
+        before = world.log.stat().st_size
+        world.link.answers["pull-messages"] = b"\xff\xff"
+        notices.announce([NORTH])
+        assert waited_for(lambda: world.poll()[0] == 502)
+        said = world.log.read_text()[before:]
+        assert "is not of Flower's format" in said
+        assert "Traceback" not in said
 
     def test_calls_are_counted(self, world):
         before = ask_counts(world.home)
@@ -727,6 +777,36 @@ def test_the_log_cannot_be_flooded(caplog):
         "a stranger: 97 more lines were left out",
         "a stranger: later",
     ]
+
+
+class Reset(socket.socket):
+    """A connection that was reset before it was accepted, as macOS reports it."""
+
+    def setsockopt(self, *args):
+        raise OSError(22, "Invalid argument")
+
+
+def test_a_connection_that_was_reset_does_not_end_the_listener():
+    async def run():
+        gate, again = SimpleNamespace(members={}), asyncio.Event()
+        gateway, broken = Gateway(gate, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Limits()), [Reset()]
+
+        async def accept(listener):
+            if broken:
+                return broken.pop(), ("127.0.0.1", 1)
+            again.set()
+            return await asyncio.Future()
+
+        asyncio.get_running_loop().sock_accept = accept
+        listening = asyncio.create_task(gateway.listen(None))
+        waiting = asyncio.create_task(again.wait())
+        await asyncio.wait({listening, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert not listening.done()
+        assert again.is_set()
+        await asyncio.wait_for(asyncio.gather(*gateway.tasks), 5)
+        listening.cancel()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("soft", "hard", "holds"), [(5000, 5000, 1000), (256, 4096, 1000), (256, 512, 512)])

@@ -161,7 +161,7 @@ def try_push(body: bytes, known: Objects) -> bool:
     """What the gateway reads of a pushed object is what the SuperLink will read."""
     try:
         start = calls.object_head(body[: calls.HEAD], len(body))
-        calls.check_object(start, MEMBER, known)
+        calls.check_object(start, MEMBER, known, Limits())
         calls.check_tail(body[start.end :])
     except Refusal as refusal:
         assert 400 <= refusal.status < 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,11 +15,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata, ObjectTree, PullObjectResponse
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmc.federation.flower import node_client, records, transport
-from fedmc.federation.flower.post import Answer
+from fedmc.federation.flower.post import Answer, FlowerPost
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +151,7 @@ class FakePost:
             self.held[ids[-1]] = next(self.script)
         return ids
 
-    def pull(self, ids):
+    def pull(self, ids, most):
         self.pulls += 1
         there = [name for name in ids if self.held.get(name) is not None]
         return [Answer(name, self.held.pop(name)) for name in there]
@@ -174,6 +178,7 @@ class FakeBell:
 
 def ask(post, monkeypatch, patience=5.0, needed=2, bell=None):
     monkeypatch.setattr(transport, "LOOK", 0.05)
+    monkeypatch.setattr(transport, "EARLY", 0.1, raising=False)
     monkeypatch.setattr(transport, "BLIND", 0.02)
     made = transport.FlowerTransport(post, bell or FakeBell(), [11, 12], patience)
     return made.exchange({0: b"", 1: b""}, 100, needed)
@@ -203,6 +208,32 @@ class TestTransport:
 
     def test_what_is_too_large_is_dropped(self, monkeypatch):
         assert ask(FakePost([11, 12], [b"a", bytes(101)]), monkeypatch) == {0: b"a"}
+
+    def test_who_answers_too_much_is_not_asked_again(self, monkeypatch, caplog):
+        post = FakePost([11, 12], [b"a", None])
+        post.pull = lambda ids, most: [
+            Answer(name, post.held.pop(name) or b"", size=0 if name == "message-0" else most + 1)
+            for name in ids
+            if name in post.held
+        ]
+        began = time.monotonic()
+        assert ask(post, monkeypatch) == {0: b"a"}
+        assert time.monotonic() - began < 2
+        assert post.pushed == [11, 12]
+        assert "node 1 answered 101 bytes or more, at most 100" in caplog.text
+
+    def test_a_node_that_goes_and_comes_all_the_time_gets_few_copies(self, monkeypatch):
+        """It is seen online and offline in turn."""
+        looks = iter(range(10_000))
+        post = FakePost(lambda: [11, 12] if next(looks) % 2 else [11], [b"a"] + 1000 * [None])
+        assert ask(post, monkeypatch, patience=2.0) == {0: b"a"}
+        assert 3 <= post.pushed.count(12) <= 6
+
+    def test_a_node_that_answers_errors_gets_few_copies(self, monkeypatch):
+        post = FakePost([11, 12], 1000 * [b""])
+        post.pull = lambda ids, *most: [Answer(name, error=1) for name in ids if post.held.pop(name, None) is not None]
+        assert ask(post, monkeypatch, patience=2.0) == {}
+        assert 3 <= post.pushed.count(12) <= 6
 
     def test_a_message_that_flower_did_not_take_is_sent_again(self, monkeypatch):
         monkeypatch.setattr(transport, "AGAIN", 0.1)
@@ -237,3 +268,66 @@ class TestNotices:
         self.ringing(bell, 0.3, back=[12])
         assert ask(post, monkeypatch, bell=bell) == {0: b"a", 1: b"again"}
         assert post.pushed == [11, 12, 12]
+
+    def test_a_node_that_comes_back_all_the_time_gets_few_copies(self, monkeypatch):
+        """101 copies in 3 s before; Flower keeps each of them."""
+        post, bell = FakePost([11, 12], [b"a"] + 1000 * [None]), FakeBell(connected=True)
+        bell.wait = lambda seconds: time.sleep(min(max(seconds, 0), 0.01))
+        bell.take = lambda: ({11}, {12})
+        assert ask(post, monkeypatch, patience=2.0, bell=bell) == {0: b"a"}
+        assert 3 <= post.pushed.count(12) <= 6
+
+    def test_one_restart_is_answered_within_seconds(self):
+        """With the real pauses: asked, dead, back after half a second, and once more."""
+        turn = transport._Turn()
+        turn.asked(100.0)
+        turn.soon()
+        assert turn.due == 102.0
+        turn.asked(turn.due)
+        turn.soon()
+        assert turn.due == 106.0
+        turn = transport._Turn()
+        turn.asked(100.0)
+        turn.soon(109.0)
+        assert turn.due == 109.0  # long after it was asked: at once
+
+
+class LargePost(FlowerPost):
+    """A FlowerPost to which one node has replied, with so many objects of a MiB."""
+
+    def __init__(self, count, patience=5.0):
+        node, run = Node(node_id=1), SimpleNamespace(run_id=1)
+        grid = SimpleNamespace(node=node, run=run, _runtime_client=None)
+        super().__init__(grid, SimpleNamespace(short=frozenset()), patience)
+        self.count, self.made = count, []
+
+    def _call(self, name, request):
+        self.made.append(name)
+        if name == "PullMessages":
+            head = ProtoMessage(metadata=Metadata(reply_to_message_id="b" * 64, src_node_id=5))
+            head.content.SetInParent()
+            children = [ObjectTree(object_id=f"{number:064x}") for number in range(self.count)]
+            tree = ObjectTree(object_id="f" * 64, children=children)
+            return SimpleNamespace(messages_list=[head], message_object_trees=[tree])
+        return PullObjectResponse(object_found=True, object_available=True, object_content=bytes(2**20))
+
+
+class TestPost:
+    def test_a_large_reply_is_pulled_up_to_the_bound(self, caplog):
+        """All of its objects were pulled before: 16 GB of them at most."""
+        post = LargePost(100)
+        (answer,) = post.pull(["b" * 64], 3 * 2**20)
+        assert post.made.count("PullObject") < 10
+        assert answer.content == b""
+        assert 3 * 2**20 < answer.size < 10 * 2**20
+        assert "node 5: a message has" in caplog.text
+        assert post.made[-1] == "ConfirmMessageReceived"  # Flower need not keep it
+
+    def test_copies_are_kept_as_long_as_somebody_waits(self, monkeypatch):
+        sent = []
+        for patience, kept in ((300.0, 3900.0), (1e9, 12 * 3600.0)):
+            post = LargePost(0, patience)
+            post.notices.announce = lambda nodes, calls: None
+            monkeypatch.setattr(post, "_push", lambda batch: sent.extend(batch) or ["x"] * len(batch))
+            post.push([(7, b"content")])
+            assert sent[-1].head.metadata.ttl == kept

@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
             f"expected Flower's HttpGrid, got {type(grid).__name__}: install a version of flwr that was tried"
         )
     notices = Notices()
-    post = FlowerPost(grid, notices, patience=max(plan.patience / 3, 1.0))
+    post = FlowerPost(grid, notices, plan.patience)
     transport = FlowerTransport(post, notices, plan.nodes, plan.patience, on_look=folder.on_look)
     server = folder.path.parents[1]
     conduct(folder, transport, Signer(request_key.load(server), Counter(server / request_key.ISSUED)))

@@ -43,7 +43,8 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedmc.errors import FedmcError
+from fedmc.errors import FedmcError, reason
+from fedmc.federation.flower.bounded import FRAMING, PULLS, REQUEST, BoundedTransport, Budget, check_count
 from fedmc.federation.flower.records import Parcel
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ KEPT = 100.0  # seconds that an idle connection is kept: longer than the pause b
 TIMEOUT = 30.0  # seconds without a byte, after which a call has failed
 PATIENCE = 20.0  # seconds for which a call is retried
 MISSING = 5.0  # seconds to wait for missing parts of a message: those of a run that ended never arrive
-RETRIED = (502, 503, 504)
+RETRIED = (429, 502, 503, 504)
 RUN_ENDED = 403
 
 
@@ -97,13 +98,14 @@ class _Headers:
 
 
 class _Client(FleetHttpClient):
-    """Flower's client with connections that are kept, and without redirects to other machines."""
+    """Flower's client with connections that are kept, bounded answers, and no redirects to other machines."""
 
     def __init__(self, base_url: str, *, interceptors: Any = (), verify: Any = True, retry_invoker: Any = None) -> None:
         super().__init__(base_url, interceptors=interceptors, verify=verify, timeout=TIMEOUT)
         self._client.close()
         kept = httpx.Limits(max_connections=8, max_keepalive_connections=8, keepalive_expiry=KEPT)
-        self._client = httpx.Client(verify=verify, timeout=TIMEOUT, limits=kept, trust_env=False)
+        plain = httpx.HTTPTransport(verify=verify, limits=kept, trust_env=False)
+        self._client = httpx.Client(transport=BoundedTransport(plain), timeout=TIMEOUT, trust_env=False)
 
 
 class Fleet:
@@ -124,6 +126,8 @@ class Fleet:
 
     def pull(self, run: int, names: list[str]) -> dict[str, bytes]:
         """These objects, the last of which is the message's; confirms that they were received."""
+        check_count(names)
+        budget = Budget(REQUEST + FRAMING)
 
         def one(name: str) -> bytes:
             request = PullObjectRequest(node=self.node, run_id=run, object_id=name)
@@ -132,10 +136,12 @@ class Fleet:
                 raise ObjectPullError(name, "it is not there")
             if not found.object_available:
                 raise ObjectUnavailableError(name)
-            return bytes(found.object_content)
+            return budget.take(bytes(found.object_content))
 
         try:
-            objects: dict[str, bytes] = pull_objects(names, one, max_time=MISSING, initial_backoff=0.1, backoff_cap=1.0)
+            objects: dict[str, bytes] = pull_objects(
+                names, one, max_concurrent_pulls=PULLS, max_time=MISSING, initial_backoff=0.1, backoff_cap=1.0
+            )
         except ObjectPullError as error:
             raise LostError(str(error)) from None
         done = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=names[-1])
@@ -171,7 +177,7 @@ class Fleet:
         try:
             if not self.client.SendNodeHeartbeat(request).success:
                 raise NotYetError("the server does not know this node any more")
-        except httpx.TransportError:
+        except (httpx.TransportError, ValueError):
             return False
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in RETRIED:
@@ -181,7 +187,7 @@ class Fleet:
 
 
 def retried(call: Callable[[Any], T], request: Any) -> T:
-    """Call until it works, while it might; httpx's error if it does not."""
+    """Call until it works, while it might; httpx's error if it does not, LostError for an answer that says nothing."""
     until, pause = time.monotonic() + PATIENCE, 0.3
     while True:
         try:
@@ -195,6 +201,8 @@ def retried(call: Callable[[Any], T], request: Any) -> T:
         except httpx.TransportError:
             if time.monotonic() >= until:
                 raise
+        except ValueError as error:  # of another format, compressed, or too large
+            raise LostError(reason(error)) from None
         time.sleep(pause)
         pause = min(1.5 * pause, 3.0)
 
@@ -215,7 +223,7 @@ def connected(place: Place) -> Iterator[tuple[Fleet, HeartbeatSender]]:
         finally:
             with suppress(RuntimeError):  # they ended by themselves
                 beats.stop()
-            with suppress(httpx.HTTPError):
+            with suppress(httpx.HTTPError, ValueError):
                 client.DeactivateNode(DeactivateNodeRequest(node_id=fleet.node.node_id))
 
 
@@ -226,7 +234,7 @@ def _activated(client: Any, place: Place) -> int:
     try:
         return int(retried(client.ActivateNode, request).node_id)
     except httpx.HTTPStatusError as error:
-        status, said = error.response.status_code, FlowerError.from_json(error.response.text)
+        status, said = error.response.status_code, _flower_error(error.response.content)
         if status == 421:  # the gateway's word
             raise NotAdmittedError(
                 "the server does not know this node's key: ask for its public key to be registered there"
@@ -239,6 +247,16 @@ def _activated(client: Any, place: Place) -> int:
             _end_lease(client, place)
             raise NotYetError("the server still holds the lease of this node's last process") from None
         raise NotYetError(f"the server answers {status}") from None
+    except (LostError, RunEndedError) as error:
+        raise NotYetError(f"the server does not answer as Flower does: {error}") from None
+
+
+def _flower_error(body: bytes) -> FlowerError | None:
+    """What Flower says in an error's body, which is anybody's bytes in any encoding; None if it is not Flower's."""
+    try:
+        return FlowerError.from_json(body.decode("utf-8"))
+    except Exception:
+        return None
 
 
 def _end_lease(client: Any, place: Place) -> None:

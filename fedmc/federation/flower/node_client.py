@@ -20,7 +20,15 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.supercore.heartbeat import HeartbeatSender
 
 from fedmc.errors import reason
-from fedmc.federation.flower.fleet import Fleet, LostError, NotYetError, Place, RunEndedError, connected
+from fedmc.federation.flower.fleet import (
+    Fleet,
+    LostError,
+    NotAdmittedError,
+    NotYetError,
+    Place,
+    RunEndedError,
+    connected,
+)
 from fedmc.federation.flower.records import Parcel, is_short, unwrap, wrap, wrap_records
 from fedmc.federation.setup import tls_check
 
@@ -30,6 +38,7 @@ T = TypeVar("T")
 SERVER_APP = "flwr-serverapp"
 QUICK = 0.5  # a poll that comes back empty sooner was not held: then the node pauses
 PAUSE = 1.0  # seconds
+SLOW = 10  # times the usual pause, before a node that was admitted once tries again at a server that refuses its key
 
 
 class _UnreadableError(Exception):
@@ -47,21 +56,25 @@ def serve(
 ) -> None:
     """Answer messages while `going_on` returns True, also across restarts of the server.
 
-    `answer` turns a request's bytes into a reply's. An exception from it ends the node, and nothing is sent.
+    `answer` turns a request's bytes into a reply's. An exception from it ends the node, and nothing is sent. A server
+    that does not know the node's key ends it too, but not after it was admitted: whoever answers then may be wrong.
     """
-    said = ""
+    said, admitted = "", False
     while going_on():
         try:
             tls_check.check(place.server, place.ca)
             with connected(place) as (fleet, beats):
                 on_online()
-                said = ""
+                said, admitted = "", True
                 _answer_all(answer, fleet, beats, hold, going_on)
-        except (NotYetError, tls_check.UnreachableError, httpx.HTTPError) as error:
+        except (NotYetError, NotAdmittedError, tls_check.UnreachableError, httpx.HTTPError) as error:
+            refused = isinstance(error, NotAdmittedError)
+            if refused and not admitted:
+                raise
             if str(error) != said:
                 log.warning("%s; trying again", error)
             said = str(error)
-            time.sleep(again)
+            time.sleep(again * SLOW if refused else again)
 
 
 def _answer_all(

@@ -27,6 +27,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from fedmc.federation.flower.bounded import FRAMING, PULLS, Budget, TooLargeError
 from fedmc.federation.flower.notices import Notices
 from fedmc.federation.flower.records import Parcel, unwrap, wrap
 
@@ -34,22 +35,29 @@ log = logging.getLogger("fedmc.server")
 
 QUERY = "query"  # the type of all fedmc messages
 BATCH = 8 * 2**20  # bytes of messages that are pushed in one call
+SLACK = 3600.0  # seconds that Flower keeps a message after its exchange: clocks may differ by minutes
+KEPT_MOST = 12 * 3600.0  # seconds that Flower would keep every message by itself
 
 
 class Answer(NamedTuple):
-    """A node's answer to the message `to`: its bytes, or the code of an error."""
+    """A node's answer to the message `to`: its bytes, the code of an error, or the size at which it was too large."""
 
     to: str
     content: bytes = b""
     error: int | None = None
+    size: int = 0
 
 
 class FlowerPost:
     def __init__(self, grid: HttpGrid, notices: Notices, patience: float) -> None:
         self.grid, self.notices = grid, notices
         self.calls = 0  # to the SuperLink, since the gateway was told last
+        self.ttl = min(patience + SLACK, KEPT_MOST)
         # Flower waits up to two hours for the rest of a reply whose sender died; asking the node again is quicker.
-        self.pull_objects = partial(pull_objects, max_time=patience, initial_backoff=0.1, backoff_cap=1.0)
+        self.pull_objects = partial(
+            pull_objects, max_concurrent_pulls=PULLS, max_time=max(patience / 3, 1.0), initial_backoff=0.1,
+            backoff_cap=1.0,
+        )  # fmt: skip
 
     def online(self) -> set[int]:
         """The nodes that the SuperLink believes to be there."""
@@ -60,7 +68,8 @@ class FlowerPost:
         short, ids = self.notices.short, list[str]()
         batch, nodes, size = list[Parcel](), list[int](), 0
         for place, (node, content) in enumerate(contents):
-            batch.append(wrap(partial(Message, dst_node_id=node, message_type=QUERY), content, node in short))
+            make = partial(Message, dst_node_id=node, message_type=QUERY, ttl=self.ttl)
+            batch.append(wrap(make, content, node in short))
             nodes.append(node)
             size += len(content)
             if size >= BATCH or place == len(contents) - 1:
@@ -82,18 +91,21 @@ class FlowerPost:
         push_object_contents_from_iterable(objects.items(), push)
         return list(said.message_ids)
 
-    def pull(self, ids: Iterable[str]) -> list[Answer]:
-        """The answers to these messages that are there."""
+    def pull(self, ids: Iterable[str], most: int) -> list[Answer]:
+        """The answers to these messages that are there; of one with more than `most` bytes only its size."""
         said = self._call("PullMessages", PullAppMessagesRequest(message_ids=list(ids)))
         pairs = zip(said.messages_list, said.message_object_trees, strict=True)
-        return [self._read(head, tree) for head, tree in pairs]
+        return [self._read(head, tree, most) for head, tree in pairs]
 
-    def _read(self, head: ProtoMessage, tree: ObjectTree) -> Answer:
+    def _read(self, head: ProtoMessage, tree: ObjectTree, most: int) -> Answer:
         to = head.metadata.reply_to_message_id
         if head.HasField("error"):
             return Answer(to, error=head.error.code)
         try:
-            return Answer(to, unwrap(head, tree, self._fetch))
+            return Answer(to, unwrap(head, tree, partial(self._fetch, most), most))
+        except TooLargeError as error:
+            log.warning("node %s: %s", head.metadata.src_node_id, error)
+            return Answer(to, size=max(error.size, most + 1))
         except ObjectPullError as error:
             log.warning("the rest of a reply is missing: %s", error)
             return Answer(to, error=0)
@@ -103,12 +115,21 @@ class FlowerPost:
             log.warning("node %s sent a reply that is not a fedmc message", head.metadata.src_node_id)
             return Answer(to)
 
-    def _fetch(self, names: list[str]) -> dict[str, bytes]:
+    def _fetch(self, most: int, names: list[str]) -> dict[str, bytes]:
+        """Pull these objects until there are more bytes than an answer may have; Flower then forgets all of them."""
         pull = make_pull_object_fn_protobuf(partial(self._call, "PullObject"), self.grid.node, self._run)
-        found: dict[str, bytes] = self.pull_objects(names, pull)
-        done = ConfirmMessageReceivedRequest(node=self.grid.node, run_id=self._run, message_object_id=names[-1])
-        self._call("ConfirmMessageReceived", done)
+        budget = Budget(most + FRAMING)
+        try:
+            found: dict[str, bytes] = self.pull_objects(names, lambda name: budget.take(pull(name)))
+        except TooLargeError:
+            self._confirm(names[-1])
+            raise
+        self._confirm(names[-1])
         return found
+
+    def _confirm(self, name: str) -> None:
+        done = ConfirmMessageReceivedRequest(node=self.grid.node, run_id=self._run, message_object_id=name)
+        self._call("ConfirmMessageReceived", done)
 
     def _call(self, name: str, request: Any) -> Any:
         self.calls += 1

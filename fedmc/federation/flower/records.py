@@ -25,6 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedmc.federation.container import read_array
+from fedmc.federation.flower.bounded import FRAMING, REQUEST, check_build
 
 PLACE, NAME = "fedmc", "bytes"
 INLINE = 512 * 2**10
@@ -89,12 +90,18 @@ def is_short(head: ProtoMessage, tree: ObjectTree) -> bool:
     return not tree.children and not head.HasField("error")
 
 
-def unwrap(head: ProtoMessage, tree: ObjectTree, pull: Callable[[list[str]], dict[str, bytes]]) -> bytes:
-    """The content of a message; `pull` fetches objects. Any error means that it is not a fedmc message."""
+def unwrap(
+    head: ProtoMessage, tree: ObjectTree, pull: Callable[[list[str]], dict[str, bytes]], most: int = REQUEST
+) -> bytes:
+    """The content of a message; `pull` fetches objects. Any error means that it is not a fedmc message.
+
+    An array that would have more than `most` bytes is not built.
+    """
     if head.content.ByteSize():
         return unpack(recorddict_from_proto(head.content))
     objects = pull(_ids(tree))
     if tree.children:
+        check_build(objects, most + FRAMING)
         message = inflate_object_from_contents(tree.object_id, objects)
         if not isinstance(message, Message):
             raise ValueError(f"expected a message, got {type(message).__name__}")

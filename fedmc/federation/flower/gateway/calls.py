@@ -116,7 +116,11 @@ def is_inline(message: Message) -> bool:
 
 def delivered(reply: bytes) -> list[str]:
     """The objects of the message in the SuperLink's reply to a poll; none, if there is no message."""
-    parsed = PullMessagesResponse.FromString(reply)
+    parsed = PullMessagesResponse()
+    try:
+        parsed.ParseFromString(reply)
+    except DecodeError:
+        raise Refusal(502, "the SuperLink's reply to a poll is not of Flower's format") from None
     return [name for tree in parsed.message_object_trees for name in ids_of(tree)]
 
 
@@ -141,6 +145,10 @@ class ObjectHead(NamedTuple):
     object_id: str
     content: int  # where the content begins
     end: int  # where it ends
+
+    @property
+    def size(self) -> int:
+        return self.end - self.content
 
 
 HEAD = 256  # bytes: more than a head ever has
@@ -177,9 +185,12 @@ def check_tail(tail: bytes) -> None:
             raise Refusal(400, "a pushed object is followed by something else")
 
 
-def check_object(head: ObjectHead, member: Member, objects: Objects) -> None:
+def check_object(head: ObjectHead, member: Member, objects: Objects, limits: Limits) -> None:
     _require(head.node == member.node, "pushes an object as another node")
     _require(objects.may_push(member.node, head.object_id), "pushes an object that it did not announce")
+    size, most = objects.reply_bytes(member.node, head.object_id) + head.size, limits.reply_bytes
+    if size > most:
+        raise Refusal(413, f"{member.name} pushes a message of {size} bytes or more, at most {most} are carried")
 
 
 def _field(data: bytes, place: int, tag: int) -> tuple[bytes, int]:

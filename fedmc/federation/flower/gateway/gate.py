@@ -23,6 +23,7 @@ from fedmc.federation.flower.gateway.forward import PROTOBUF, Backend, Reply
 from fedmc.federation.flower.gateway.http import GoneError, Headers, Http, Refusal
 from fedmc.federation.flower.gateway.limits import Limits
 from fedmc.federation.flower.gateway.objects import Objects
+from fedmc.federation.flower.gateway.pace import Pace
 from fedmc.federation.flower.gateway.polls import Polls
 
 WAIT = b"fedmc-wait"  # seconds that a node lets its poll be held; only fedmc's nodes send it
@@ -43,6 +44,7 @@ class Gate:
     def __init__(self, members: Members, backend: Backend, limits: Limits) -> None:
         self.members, self.backend, self.limits = members, backend, limits
         self.objects, self.polls, self.bodies = Objects(), Polls(limits), Bodies(limits)
+        self.pace = Pace(limits)
         nodes = {member.node for member in members.values()}
         self.bell = Doorbell(lambda node, count: self.polls.announce(node, count) if node in nodes else None)
 
@@ -57,6 +59,7 @@ class Gate:
         most = calls.max_bytes(name, self.limits)
         if size > most:
             raise Refusal(413, f"{member.name} declares {size} bytes for {name}, at most {most} are carried")
+        self.pace.take(member, name)
         return Call(name, member, headers, size)
 
     async def answer(self, call: Call, http: Http) -> None:
@@ -111,12 +114,12 @@ class Gate:
             if len(start) >= calls.HEAD:
                 break
         head = calls.object_head(start, call.size)
-        calls.check_object(head, call.member, self.objects)
+        calls.check_object(head, call.member, self.objects, self.limits)
         async with self._forward(call, _checked_pieces(start, pieces, head.end)) as reply:
             said = await self._whole(reply)
         node = call.member.node
         stored = reply.status == 200 and _parsed(PushObjectResponse, said).stored
-        if stored and self.objects.pushed(node, head.object_id):
+        if stored and self.objects.pushed(node, head.object_id, head.size):
             self.bell.replied(node)
         await http.answer(reply.status, reply.headers, said)
 

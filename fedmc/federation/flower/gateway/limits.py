@@ -23,10 +23,13 @@ class Limits:
     connections_by_key: int = 16
     bodies_by_key: int = 4  # large bodies at the same time; others wait
     bytes_by_key: int = 128 * MIB  # declared bytes of these bodies
+    calls_rate: int = 50  # heartbeats and other small calls in a second, in the long run
+    calls_burst: int = 200  # and at once
     idle: float = 120.0  # a member's connection without a call
     turn: float = 30.0  # a large body waits so long for its turn
     # Bodies.
     object_bytes: int = 64 * MIB  # of one pushed object; Flower sends arrays in pieces of 20 MB
+    reply_bytes: int = 1280 * MIB  # of all objects of one pushed message; a node's reply has up to 1 GiB of numbers
     message_bytes: int = MIB  # of pushed messages, with their small payloads
     small_bytes: int = 16 * KIB  # of every other call
     delivered_bytes: int = 8 * MIB  # of a pulled message, without its objects

@@ -14,9 +14,15 @@ DELIVERED, REPLIES = 4096, 64  # object ids and unfinished replies that are reme
 
 
 @dataclass
+class _Reply:
+    waiting: set[str]  # objects still to come
+    bytes: int = 0  # of those that have come
+
+
+@dataclass
 class _Node:
     delivered: dict[str, None] = field(default_factory=dict)
-    announced: dict[str, set[str]] = field(default_factory=dict)  # objects still to come, by message
+    announced: dict[str, _Reply] = field(default_factory=dict)  # by message
 
 
 class Objects:
@@ -37,19 +43,26 @@ class Objects:
         waiting = set(missing)
         if waiting:
             known = self._of(node).announced
-            known[message] = waiting
+            before = known.get(message)
+            known[message] = _Reply(waiting, 0 if before is None else before.bytes)
             _shorten(known, REPLIES)
         return not waiting
 
     def may_push(self, node: int, name: str) -> bool:
-        return any(name in waiting for waiting in self._of(node).announced.values())
+        return any(name in reply.waiting for reply in self._of(node).announced.values())
 
-    def pushed(self, node: int, name: str) -> bool:
-        """The SuperLink has stored this object; whether a message is complete with it."""
+    def reply_bytes(self, node: int, name: str) -> int:
+        """The bytes that have come of the largest reply which waits for this object."""
+        return max((reply.bytes for reply in self._of(node).announced.values() if name in reply.waiting), default=0)
+
+    def pushed(self, node: int, name: str, size: int) -> bool:
+        """The SuperLink has stored this object of so many bytes; whether a message is complete with it."""
         known, complete = self._of(node).announced, []
-        for message, waiting in known.items():
-            waiting.discard(name)
-            if not waiting:
+        for message, reply in known.items():
+            if name in reply.waiting:
+                reply.waiting.discard(name)
+                reply.bytes += size
+            if not reply.waiting:
                 complete.append(message)
         for message in complete:
             del known[message]
@@ -59,6 +72,6 @@ class Objects:
         return self.nodes.setdefault(node, _Node())
 
 
-def _shorten(known: dict[str, None] | dict[str, set[str]], length: int) -> None:
+def _shorten(known: dict[str, None] | dict[str, _Reply], length: int) -> None:
     while len(known) > length:
         del known[next(iter(known))]

@@ -8,12 +8,13 @@ import signal
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fedmc.errors import InputError
+from fedmc.errors import InputError, reason
 from fedmc.federation.flower.gateway.admission import Admission, Visitor
 from fedmc.federation.flower.gateway.auth import load_members
 from fedmc.federation.flower.gateway.forward import DownError, SuperLink
@@ -49,7 +50,6 @@ class Gateway:
                 self.log.warning("gateway", f"cannot accept a connection: {error}")
                 await asyncio.sleep(FULL)
                 continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = asyncio.create_task(self._serve(sock, str(address[0])))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -59,13 +59,16 @@ class Gateway:
         assert task is not None
         stream, visitor = Stream(sock, self.context), self.admission.enter(address, task)
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # fails on macOS if the peer hung up already
             async with asyncio.timeout(self.limits.handshake):
                 await stream.handshake()
             await self._converse(Http(stream, self.limits), visitor)
         except (OSError, ssl.SSLError, TimeoutError, GoneError, asyncio.CancelledError):
             pass  # it hung up, was too slow, or was dismissed
-        except Exception:
-            log.exception("a connection failed")
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            self.log.warning("gateway", f"a connection failed: {reason(error)} ({where})")
         finally:
             self.admission.leave(visitor)
             sock.close()
