@@ -147,6 +147,12 @@ def stored(loopback, name):
     return {one for one in (*runs, *models) if FORGED in one}
 
 
+def signal_to(loopback, names, number):
+    for name in names:
+        with suppress(ProcessLookupError):
+            os.kill(loopback.processes[name].pid, number)
+
+
 def wait_for_refusals(loopback, name, began, count, seconds=20):
     """Until the node has refused so many messages; on a node that obeys them, until the time is up."""
     log, until = loopback.folder / f"{name}.log", time.monotonic() + seconds
@@ -222,8 +228,8 @@ def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
     """South gets a message that north wrote and one that was for north; north gets one whose bytes were replaced."""
     nodes, database, attacked = superlink.registered(all_up.server), Database(all_up), ("north", "south")
     began = {name: (all_up.folder / f"{name}.log").stat().st_size for name in attacked}
-    for name in attacked:
-        os.kill(all_up.processes[name].pid, signal.SIGSTOP)
+    everybody = (*attacked, "east")  # without east the run cannot go on
+    signal_to(all_up, everybody, signal.SIGSTOP)
     try:
         assert all_up.train("attacked", 1, "--detach", "--patience", 60).returncode == 0
         (for_north, run), (for_south, _) = (database.waiting_for(nodes[name]) for name in attacked)
@@ -232,11 +238,10 @@ def test_neither_a_member_nor_an_altered_database_speaks_for_the_server(all_up):
         assert injected == [False, True], "the gateway refuses it; the SuperLink takes it, else this test shows little"
         database.readdress((for_north, for_south), (nodes["south"], nodes["north"]))
         database.replace(for_south, forged_end(all_up, 0))
+        signal_to(all_up, attacked, signal.SIGCONT)
+        said = {name: wait_for_refusals(all_up, name, began[name], 1 + (name == "south")) for name in attacked}
     finally:
-        for name in attacked:
-            with suppress(ProcessLookupError):
-                os.kill(all_up.processes[name].pid, signal.SIGCONT)
-    said = {name: wait_for_refusals(all_up, name, began[name], 1 + (name == "south")) for name in attacked}
+        signal_to(all_up, everybody, signal.SIGCONT)
     assert [stored(all_up, name) for name in attacked] == [set(), set()]
     assert "addressed to another organisation than south" in said["south"]
     for name in attacked:
