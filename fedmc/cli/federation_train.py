@@ -78,7 +78,7 @@ def train(
     solver: Solver,
     budget: Budget,
 ) -> None:
-    """Train over all organisations and show which are online, late or lost. The run continues if you leave."""
+    """Train over all organisations and show which are online, working or offline. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
     update = usual_update(update, solver.preset, everybody=active in (None, p), method=solver.method)

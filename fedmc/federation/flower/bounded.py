@@ -19,14 +19,14 @@ from flwr.supercore.inflatable.inflatable_object import get_object_head_values_f
 from fedmc.errors import FedmcError
 
 MIB = 2**20
-# A request is V and what the algorithm shares; a node refuses requests whose reply would have more than 1 GiB
+# A request is V and what the algorithm shares; a node refuses requests whose reply would have more than 400 MB
 # (`node/sizes.py`), and neither of the two parts is larger than the reply.
 REQUEST = 2048 * MIB
 FRAMING = MIB  # bytes around a message's content: heads of objects, ids of pieces
 STRUCTURE = 8 * MIB + FRAMING  # bytes of all objects that are not pieces of an array; `records.SMALL` may be in one
 OBJECTS = 512  # of one message; Flower's pieces have 5 MiB
 PULLS = 2  # objects that are pulled at the same time: so many may be in memory beyond a bound
-ANSWERS = {"pull-object": 65 * MIB, "pull-messages": 4 * MIB}  # bytes of a call's answer; the gateway carries less
+ANSWERS = {"pull-object": 65 * MIB, "pull-messages": 4 * MIB}  # bytes of a call's answer
 ANSWER = MIB  # of any other call
 KEPT = ("content-type", "content-length")  # headers of an answer: a cookie would be kept for ever
 

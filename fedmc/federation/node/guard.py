@@ -19,7 +19,7 @@ from fedmc.federation.wire import Witnessed
 from fedmc.privacy.dp.ledger import Head, Ledger
 from fedmc.privacy.dp.mechanism import epsilon_of
 
-CURE = "put the newest copy of both back; if it is lost, `fedmc node ledger FOLDER --accept-loss EPSILON`"
+CURE = "put the newest copy of both back; if lost, stop the node, `fedmc node ledger FOLDER --accept-loss EPSILON`"
 
 
 class LedgerMismatchError(DataError):

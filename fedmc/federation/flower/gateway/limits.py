@@ -29,7 +29,7 @@ class Limits:
     turn: float = 30.0  # a large body waits so long for its turn
     # Bodies.
     object_bytes: int = 64 * MIB  # of one pushed object; Flower sends arrays in pieces of 20 MB
-    reply_bytes: int = 1280 * MIB  # of all objects of one pushed message; a node's reply has up to 1 GiB of numbers
+    reply_bytes: int = 1280 * MIB  # of all objects of one pushed message; a node's reply has up to 400 MB of numbers
     message_bytes: int = MIB  # of pushed messages, with their small payloads
     small_bytes: int = 16 * KIB  # of every other call
     delivered_bytes: int = 8 * MIB  # of a pulled message, without its objects
