@@ -46,7 +46,7 @@ CURES = {
     "missing-plugin": "install the plug-in's package and restart the node",
     "wrong-round": "nothing, unless it keeps happening: then ask for a new run",
     "lost-state": "restore the state folder from a backup, or ask for a new run",
-    "wrong-privacy": "if you agree, change `accept` in config.toml and restart (for dp without `test`, and with --reread)",
+    "wrong-privacy": "if you agree, change `accept` in config.toml and restart (for dp: no `test`, and --reread)",
     "wrong-policy": "if you agree, change [policy] in config.toml and restart the node",
     AWAITING_APPROVAL: "`fedmc node approve RUN FOLDER` or `fedmc node reject RUN FOLDER`",
     "rejected": "`fedmc node approve RUN FOLDER` if you changed your mind",
