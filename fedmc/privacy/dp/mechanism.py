@@ -24,7 +24,7 @@ from fedmc.types import Array
 
 BITS = 28  # a step is 2^-28, as with SUM_BITS in `algorithms.messages`
 MOST_STEPS = 2.0**62  # values and noise are below, so that their sum fits an int64
-TINIEST = 1e-300  # of a squared multiplier, so that nothing overflows
+TINIEST = 1e-150  # of a multiplier, so that its square does not vanish
 TINY = 1e-9  # parts of a smaller norm are not scaled up to norm 1
 
 
@@ -48,7 +48,7 @@ def cost(multipliers: Iterable[float]) -> float:
     total = 0.0
     for one in multipliers:
         require(0 <= one < math.inf, f"a noise multiplier must be a finite number of at least 0, got {one}")
-        total += 1 / max(one * one, TINIEST) if one else math.inf
+        total += max(one, TINIEST) ** -2 if one else math.inf
     return total
 
 
