@@ -61,6 +61,25 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
 
 
+def test_a_process_that_is_told_to_end_breaks_the_run_off(folder, tmp_path):
+    """As Flower ends the ServerApp when the SuperLink ends; the run can be resumed."""
+    world = World(tmp_path)
+    exchange = world.exchange
+
+    def end_at_round_2(contents, *more):
+        if request_of(contents).broadcast.round == 2:
+            raise SystemExit(0)
+        return exchange(contents, *more)
+
+    world.exchange = end_at_round_2
+    with pytest.raises(SystemExit):
+        conduct(folder, world, SIGNER)
+    assert folder.status()["state"] == "broken off"
+    world.exchange = exchange
+    conduct(folder, world, SIGNER)
+    assert V_of(folder).tobytes() == local(SETTINGS, 4)[1].broadcast.V.tobytes()
+
+
 def test_a_run_that_diverged_stays_ended(folder, tmp_path, monkeypatch):
     world = World(tmp_path)
     with monkeypatch.context() as patched:

@@ -169,6 +169,8 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer) -> None:
             folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
         except StoppedError as error:
             folder.say(state="stopped", why=str(error), waiting=[])
+        except (SystemExit, KeyboardInterrupt):  # the process is told to end: the run is broken off, as by a kill
+            raise
         except BaseException as error:
             state = "diverged" if isinstance(error, Diverged) else "failed"
             folder.say(state=state, why=str(error) or type(error).__name__, waiting=[])
