@@ -112,17 +112,17 @@ class Curvature(Algorithm):
         before = [_known(state) for state in states]
         whole, V = together(shards), broadcast.V
         new = np.repeat([state is None for state in before], [len(shard.users) for shard in shards])
-        opening = _joined([opening_users(*one, broadcast) for one in zip(shards, before, strict=True)])
+        opening = joined_rows([opening_users(*one, broadcast) for one in zip(shards, before, strict=True)])
         U = _fitted(whole, opening, new, broadcast)
         Z, previous = U, None
         if not new.all():
             further = broadcast.settings.extrapolation * (U - opening)
             Z = np.where(new[:, None], U, U + further).astype(U.dtype, copy=False)
-            previous = _joined([_previous(*one, U) for one in zip(shards, before, strict=True)])
+            previous = joined_rows([_previous(*one, U) for one in zip(shards, before, strict=True)])
         _check_finite(Z, shards, broadcast)
         by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
         change = Change(whole.rated, len(V), by_rated, Moments(Z, _items(broadcast), previous, ~new))
-        after = [CurvatureState(*parts, V) for parts in zip(_parted(U, shards), _parted(Z, shards), strict=True)]
+        after = [CurvatureState(*parts, V) for parts in zip(parted(U, shards), parted(Z, shards), strict=True)]
         sums = Sums.of(S=change, joined=sum(state is None for state in states))
         return after, replace(sums, sent=sums.sent + (len(shards) - 1) * sums["joined"].nbytes)  # one each
 
@@ -190,16 +190,17 @@ def _fitted(whole: Shard, opening: Array, new: Array, broadcast: Broadcast) -> A
 def _check_finite(Z: Array, shards: Sequence[Shard], broadcast: Broadcast) -> None:
     if broadcast.settings.privacy.failures_tell or np.isfinite(Z).all():  # under secagg, an error could tell something
         return
-    worst = [shard.client for shard, z in zip(shards, _parted(Z, shards), strict=True) if not np.isfinite(z).all()]
+    worst = [shard.client for shard, z in zip(shards, parted(Z, shards), strict=True) if not np.isfinite(z).all()]
     cause = f"client {worst[0]} got user factors that are not finite"
     raise Diverged(broadcast.round, cause, "raise the penalties")
 
 
-def _joined(parts: list[Array]) -> Array:
+def joined_rows(parts: list[Array]) -> Array:
+    """The rows of several clients in one array."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _parted(rows: Array, shards: Sequence[Shard]) -> list[Array]:
+def parted(rows: Array, shards: Sequence[Shard]) -> list[Array]:
     """Each client's rows of a joined array, copied so that the joined array can be freed."""
     if len(shards) == 1:
         return [rows]

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
 from fedmc.algorithms.state import State
-from fedmc.algorithms.users import by_user, users_at
+from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 
@@ -25,7 +25,8 @@ def schema(broadcast: Broadcast, items: int) -> Schema:
 
 def measure(shard: Shard, state: State | None, broadcast: Broadcast) -> Sums:
     """Loss, penalty, squared errors and non-zeros at the global V; with `broadcast.full` also the theory's parts."""
-    settings, U = broadcast.settings, users_at(shard, state, broadcast)
+    settings = broadcast.settings
+    U = settings.make_algorithm().users_at(shard, state, broadcast)
     problem, V = by_user(shard, broadcast), broadcast.V
     penalty, _ = settings.penalties(broadcast.clients)
     factors = U[:, : settings.rank]

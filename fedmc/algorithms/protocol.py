@@ -22,10 +22,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from fedmc.algorithms.leakage import Leakage, RowNorms
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
+from fedmc.algorithms.posterior import Posterior
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.theory import Theory
+from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
@@ -109,6 +111,14 @@ class Algorithm(Protocol):
         """A client's whole contribution to the server's running sum: the schema's cumulative parts."""
         return {}
 
+    def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
+        """The user factors that belong to the broadcast's V, for measurements and for the model."""
+        return users_at(shard, state, broadcast)
+
+    def posterior(self, shards: Sequence[Shard], broadcast: Broadcast) -> Posterior | None:
+        """The posteriors of items and of these clients' users, if the model has any."""
+        return None
+
     # --- the server
 
     def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:
@@ -127,6 +137,10 @@ class Algorithm(Protocol):
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         """The arrays that the next broadcast carries beside V."""
         return broadcast.shared
+
+    def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:
+        """The evidence bound of the model, in nats and up to a constant, if it has one."""
+        return None
 
     def epsilon_spent(self, settings: Settings, rounds: int) -> float | None:
         """The privacy cost of `rounds` rounds for each user; None if releases are not noised."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # avoids a cycle: the protocol imports Settings, which look u
 
 GROUP = "fedmc.algorithms"
 BUILT_IN = {
+    "bayes": "fedmc.algorithms.bayes:Bayes",
     "linearised": "fedmc.algorithms.admm:LinearisedADMM",
     "exact": "fedmc.algorithms.exact:ExactADMM",
     "curvature": "fedmc.algorithms.curvature:Curvature",

@@ -102,3 +102,58 @@ def squared_errors(
         f, m = _row(row, indptr, indices, ratings, shift, inv, F)
         out[row] = np.square(f @ x - m, dtype=np.float64).sum()
     return out
+
+
+def sum_moments(
+    indptr: Array, indices: Array, ratings: Array, shift: Scalar, inv: Scalar, T: Array, size: int
+) -> Array:
+    length = size * (size + 3) // 2
+    out = np.zeros((len(indptr) - 1, length), T.dtype)
+    for row in range(len(out)):
+        lines, m = _row(row, indptr, indices, ratings, shift, inv, T)
+        out[row] = lines[:, :length].sum(axis=0)
+        out[row, -size:] += m @ lines[:, length - 2 * size : length - size]
+    return out
+
+
+def posteriors(S: Array, alpha: float, precision: Array, pull: Array) -> tuple[Array, Array, Array]:
+    size = len(pull)
+    means, covariances, log_dets = [], [], []
+    for line in S.astype(np.float64):
+        G = np.zeros((size, size))
+        G[np.tril_indices(size)] = line[:-size]
+        covariance = np.linalg.inv(precision + alpha * (G + np.tril(G, -1).T))
+        means.append(covariance @ (pull + alpha * line[-size:]))
+        covariances.append(covariance[np.tril_indices(size)])
+        log_dets.append(np.linalg.slogdet(covariance)[1])
+    shape = len(S), size * (size + 1) // 2
+    return np.array(means).reshape(-1, size), np.array(covariances).reshape(shape), np.array(log_dets)
+
+
+def moment_lines(means: Array, covariances: Array) -> Array:
+    """Without padding."""
+    rows, size = means.shape
+    lines = []
+    for x, packed in zip(means, covariances, strict=True):
+        second = np.zeros((size, size), means.dtype)
+        second[np.tril_indices(size)] = packed
+        second += np.tril(second, -1).T + np.outer(x, x)  # E of (factors, bias) times itself
+        E = np.ones((size, size), means.dtype)  # of w w' with w = (factors, 1)
+        E[:-1, :-1], E[-1, :-1] = second[:-1, :-1], x[:-1]
+        lines.append(np.concatenate([E[np.tril_indices(size)], -second[-1, :-1], -x[-1:]]))
+    return np.array(lines, means.dtype).reshape(rows, size * (size + 3) // 2)
+
+
+def prediction_variances(rows: Array, columns: Array, X: Array, CX: Array, Y: Array, CY: Array) -> Array:
+    size = X.shape[1]
+    out = np.empty((len(rows), 3))
+    for k, (i, j) in enumerate(zip(rows, columns, strict=True)):
+        full = []
+        for packed in (CX[i], CY[j]):
+            C = np.zeros((size, size))
+            C[np.tril_indices(size)] = packed
+            full.append(C + np.tril(C, -1).T)
+        of_x, of_y = full
+        x, y = np.append(X[i, :-1], 1), np.append(Y[j, :-1], 1)
+        out[k] = y @ of_x @ y, x @ of_y @ x, np.sum(of_x[:-1, :-1] * of_y[:-1, :-1])
+    return out

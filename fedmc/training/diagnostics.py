@@ -20,6 +20,7 @@ class Diagnostics(NamedTuple):
     """The diagnostics of a round; None if not requested or not applicable."""
 
     objective: float | None = None  # F(U, V) at the global V
+    bound: float | None = None  # the evidence bound of a Bayesian model, in nats
     train_rmse: float | None = None  # on the rating scale, at the global V
     test_rmse: float | None = None
     validation_rmse: float | None = None

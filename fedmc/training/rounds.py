@@ -118,11 +118,15 @@ def rounds(
         on_checkpoint(Checkpoint(number, broadcast, server, start))
         due = number % measure_every == 0 or number == last
         measured = diagnose(engine, broadcast, server, before, certificate, full) if due else Measured()
-        found = measured.diagnostics._replace(epsilon=settings.make_algorithm().epsilon_spent(settings, number))
+        algorithm = settings.make_algorithm()
+        found = measured.diagnostics._replace(
+            epsilon=algorithm.epsilon_spent(settings, number),
+            bound=algorithm.bound(server, broadcast) if due else None,
+        )
         if has_diverged(found.objective, start):
             engine.rollback()
             grew = f"the objective grew from {start:.3g} to {found.objective:.3g}"
-            raise Diverged(number, grew, settings.make_algorithm().remedy)
+            raise Diverged(number, grew, algorithm.remedy)
         yield Round(
             number, engine.clients, participants, seconds, traffic.down, traffic.up, measured.nbytes, found, broadcast
         )
