@@ -24,15 +24,26 @@ the few cannot tell from noise would be pruned for good.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fedmc.algorithms import gaussians
+from fedmc.algorithms.bayes_server import (
+    ServerSums,
+    bound_parts,
+    check_broadcast,
+    item_posteriors,
+    learned,
+    lines_of,
+    posterior_of,
+    shared_of,
+    sums_of,
+    user_numbers,
+)  # fmt: skip
 from fedmc.algorithms.curvature import joined_rows, parted
-from fedmc.algorithms.gaussians import Hyper, Prior, Ratings, Rows
 from fedmc.algorithms.leakage import CurvatureLeakage
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Shared, Sums
 from fedmc.algorithms.messages import Rows as SparseRows
@@ -43,18 +54,13 @@ from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard, together
-from fedmc.errors import Diverged, InputError, require
+from fedmc.errors import Diverged, require
 from fedmc.kernels import moments
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.types import Array
 
 WARM_PASSES = 2  # passes over the clients before noise and priors are learned
-ROOTS, NOISE = "item_roots", "noise"
-PRIORS = ("user_mean", "user_precision", "item_mean", "item_precision")
-EIGENVALUES = 1e-3, 1e9  # of a prior's precision
-NOISES = 1e-3, 1e9  # of the noise's precision
-LARGEST = 1e6  # an entry of a covariance's root, or of a prior mean
 
 
 class BayesState(NamedTuple):
@@ -64,26 +70,6 @@ class BayesState(NamedTuple):
     Z: Array  # means (factors, bias) behind its contribution: beyond U by the extrapolation
     covariances: Array  # packed
     log_dets: Array
-
-
-class ServerSums(NamedTuple):
-    """What the server keeps: the clients' sums, noise and priors; `packed` as one vector."""
-
-    items: Array  # [G, b] of each item
-    users: Array
-    hyper: Hyper
-
-    def packed(self) -> Array:
-        noise, users, items = self.hyper
-        parts = self.items, self.users, np.array([noise]), *users, *items
-        return np.concatenate([part.ravel() for part in parts])
-
-    @classmethod
-    def unpacked(cls, vector: Array, items: int, size: int) -> ServerSums:
-        shapes = [(items, moments.line_length(size)), (user_numbers(size),), (1,), *[(size,), (size, size)] * 2]
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-        parts = [part.reshape(shape) for part, shape in zip(np.split(vector, ends), shapes, strict=True)]
-        return cls(parts[0], parts[1], Hyper(float(parts[2][0]), Prior(*parts[3:5]), Prior(*parts[5:])))
 
 
 class Bayes(Algorithm):
@@ -129,16 +115,18 @@ class Bayes(Algorithm):
             _state(one, old, broadcast.settings)
             for one, old in zip(zip(*(parted(part, shards) for part in fit), strict=True), before, strict=True)
         ]
-        lines = joined_rows([_lines(new) - _lines(old) for new, old in zip(after, before, strict=True)])
+        lines = joined_rows([_change(_lines, new, old) for new, old in zip(after, before, strict=True)])
         by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
         change = moments.sum_moments(*subproblem.raw(by_rated), lines, len(free_users(broadcast.settings)))
         users = [
-            user_sums(shard, new, broadcast) - user_sums(shard, old, broadcast)
+            _change(lambda state, shard=shard: user_sums(shard, state, broadcast), new, old)  # type: ignore[misc]
             for shard, new, old in zip(shards, after, before, strict=True)
         ]
         sums = Sums.of(
             S=SparseRows(whole.rated, change, len(broadcast.V)),
-            users=users[0][None] if len(shards) == 1 else SparseRows(np.zeros(len(users), np.int64), np.array(users), 1),
+            users=users[0][None]
+            if len(shards) == 1
+            else SparseRows(np.zeros(len(users), np.int64), np.array(users), 1),
             joined=sum(state is None for state in states),
         )
         one_each = 8 * (len(shards) - 1)  # `joined` of every client
@@ -169,10 +157,10 @@ class Bayes(Algorithm):
         zeros = np.zeros((items, moments.line_length(size)))
         sums = ServerSums(zeros, np.zeros(user_numbers(size)), gaussians.first_hyper(size))
         roots = np.zeros((items, size * (size + 1) // 2), broadcast.V.dtype)
-        return Start(broadcast._replace(shared=_shared(sums.hyper, roots)), server_at(broadcast.V, sums.packed()))
+        return Start(broadcast._replace(shared=shared_of(sums.hyper, roots)), server_at(broadcast.V, sums.packed()))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        sums, size = _sums(server, broadcast.settings), broadcast.settings.rank + 1
+        sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1
         sums = sums._replace(items=sums.items + total["S"], users=sums.users + total["users"][0])
         if broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
@@ -184,15 +172,15 @@ class Bayes(Algorithm):
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         if not server.seen:
             return broadcast.shared
-        sums = _sums(server, broadcast.settings)
+        sums = sums_of(server, broadcast.settings)
         _, covariances, _ = item_posteriors(sums)
         roots = gaussians.packed(np.linalg.cholesky(gaussians.unpacked(covariances)))
-        return _shared(sums.hyper, roots.astype(broadcast.V.dtype))
+        return shared_of(sums.hyper, roots.astype(broadcast.V.dtype))
 
     def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:
         if not server.seen:
             return None
-        return gaussians.bound(*bound_parts(_sums(server, broadcast.settings)))
+        return gaussians.bound(*bound_parts(sums_of(server, broadcast.settings)))
 
     # --- messages
 
@@ -206,23 +194,7 @@ class Bayes(Algorithm):
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
         """Refuse noise, priors and covariances that no honest server would send: no posterior may fail at them."""
-        if broadcast.task == "moments":
-            return
-        size, arrays = broadcast.settings.rank + 1, broadcast.shared.arrays
-        shapes = [(len(broadcast.V), size * (size + 1) // 2), (1,), *[(size,), (size, size)] * 2]
-        for name, shape in zip((ROOTS, NOISE, *PRIORS), shapes, strict=True):
-            if name not in arrays or arrays[name].shape != shape:
-                raise InputError(f"the server's {name} is missing or has another shape than {shape}")
-            finite = bool((np.abs(arrays[name]) <= max(LARGEST, NOISES[1], EIGENVALUES[1])).all())
-            require(finite, f"the server's {name} has numbers that are not finite or too large")
-        require(bool((np.abs(arrays[ROOTS]) <= LARGEST).all()), f"the items' covariances are beyond {LARGEST:g}")
-        noise = float(arrays[NOISE][0])
-        require(NOISES[0] <= noise <= NOISES[1], f"noise must be {NOISES[0]:g} to {NOISES[1]:g}, got {noise:g}")
-        for name in ("user_precision", "item_precision"):
-            eigenvalues = np.linalg.eigvalsh(arrays[name])
-            inside = EIGENVALUES[0] <= eigenvalues[0] and eigenvalues[-1] <= EIGENVALUES[1]
-            symmetric = bool(np.array_equal(arrays[name], arrays[name].T))
-            require(inside and symmetric, f"the server's {name} is no precision: symmetric, eigenvalues {EIGENVALUES}")
+        check_broadcast(broadcast)
 
     def state_numbers(self, sizes: Sizes) -> int:
         q = sizes.width - 1
@@ -251,35 +223,6 @@ def warm_rounds(settings: Settings, clients: int) -> int:
     return WARM_PASSES * math.ceil(clients / min(settings.active, clients))
 
 
-def user_numbers(size: int) -> int:
-    """Numbers in the sums over users."""
-    return 4 + size + size * (size + 1) // 2
-
-
-def posterior_of(broadcast: Broadcast) -> Posterior:
-    """The items' posteriors, noise and priors of a broadcast."""
-    arrays, size = broadcast.shared.arrays, broadcast.settings.rank + 1
-
-    def covariances() -> Array:
-        roots = gaussians.unpacked(arrays[ROOTS].astype(np.float64), symmetric=False)
-        return gaussians.packed(np.matmul(roots, np.swapaxes(roots, 1, 2))).astype(broadcast.V.dtype)
-
-    users, items = Prior(arrays[PRIORS[0]], arrays[PRIORS[1]]), Prior(arrays[PRIORS[2]], arrays[PRIORS[3]])
-    hyper = Hyper(float(arrays[NOISE][0]), users, items)
-    means = np.ascontiguousarray(broadcast.V[:, :size])
-    return Posterior(hyper, means, broadcast.shared.derive("covariances", covariances))
-
-
-def lines_of(broadcast: Broadcast) -> Array:
-    """The items' packed moments, computed once per broadcast."""
-
-    def lines() -> Array:
-        known = posterior_of(broadcast)
-        return moments.moment_lines(known.item_means, known.item_covariances)
-
-    return broadcast.shared.derive("lines", lines)
-
-
 def _fit(shard: Shard, broadcast: Broadcast) -> Fit:
     """The posteriors of a client's users."""
     return fit_users(by_user(shard, broadcast), posterior_of(broadcast), lines_of(broadcast), broadcast.V.dtype)
@@ -294,20 +237,23 @@ def _state(fit: tuple[Array, Array, Array], before: BayesState | None, settings:
     return BayesState(with_ones(means), Z, covariances, log_dets)
 
 
-def _lines(state: BayesState | None) -> Array | float:
-    """The packed moments behind a client's contribution; 0 if it has none."""
-    return 0.0 if state is None else moments.moment_lines(state.Z, state.covariances)
+def _change(part: Callable[[BayesState], Array], now: BayesState, before: BayesState | None) -> Array:
+    """A part of a client's contribution now, minus that of before, if there was one."""
+    return part(now) if before is None else np.asarray(part(now) - part(before))
 
 
-def user_sums(shard: Shard, state: BayesState | None, broadcast: Broadcast) -> Array | float:
-    """A client's part of the sums over users; 0 if it has none."""
-    if state is None:
-        return 0.0
+def _lines(state: BayesState) -> Array:
+    """The packed moments behind a client's contribution."""
+    return moments.moment_lines(state.Z, state.covariances)
+
+
+def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
+    """A client's part of the sums over users."""
     rows = gaussians.summed(state.Z, state.covariances, state.log_dets)
     number, plain, squares = _rating_sums(shard, broadcast)
     bias = state.Z[:, -1].astype(np.float64)
     error = squares.sum() - 2 * plain @ bias + number @ (bias**2 + state.covariances[:, -1])
-    return np.concatenate([[rows.count], rows.mean, rows.second, [error, rows.log_det, number.sum()]])
+    return np.concatenate([[rows.number], rows.mean, rows.second, [error, rows.log_det, number.sum()]])
 
 
 def _rating_sums(shard: Shard, broadcast: Broadcast) -> tuple[Array, Array, Array]:
@@ -323,42 +269,3 @@ def _check_finite(means: Array, whole: Shard, broadcast: Broadcast) -> None:
     if broadcast.settings.privacy.failures_tell or np.isfinite(means).all():
         return  # under secure aggregation, an error could tell something
     raise Diverged(broadcast.round, f"client {whole.client} got user factors that are not finite", Bayes.remedy)
-
-
-def _sums(server: ServerState, settings: Settings) -> ServerSums:
-    assert server.S is not None
-    return ServerSums.unpacked(server.S, len(server.V), settings.rank + 1)
-
-
-def _shared(hyper: Hyper, roots: Array) -> Shared:
-    values = hyper.users.mean, hyper.users.precision, hyper.items.mean, hyper.items.precision
-    return Shared({ROOTS: roots, NOISE: np.array([hyper.noise]), **dict(zip(PRIORS, values, strict=True))})
-
-
-def item_posteriors(sums: ServerSums) -> tuple[Array, Array, Array]:
-    """Means, packed covariances and their log determinants, from the sums."""
-    prior = sums.hyper.items
-    return moments.posteriors(sums.items, sums.hyper.noise, prior.precision, prior.pull)
-
-
-def learned(sums: ServerSums) -> Hyper:
-    """Noise and priors that maximise the bound, given the users' posteriors and the items' that follow from them."""
-    _, ratings, users, items, variances = bound_parts(sums)
-    priors = [gaussians.learned_prior(rows, variances) for rows in (users, items)]
-    return Hyper(gaussians.learned_noise(ratings), *priors)
-
-
-def bound_parts(sums: ServerSums) -> tuple[Hyper, Ratings, Rows, Rows, Array]:
-    """The arguments of `gaussians.bound`; the items are those that anybody rated."""
-    size = len(sums.hyper.items.mean)
-    means, covariances, log_dets = item_posteriors(sums)
-    count, (error, log_det, number) = sums.users[0], sums.users[-3:]
-    users = Rows(float(count), sums.users[1 : size + 1], sums.users[size + 1 : -3], float(log_det))
-    G, b = sums.items[:, :-size], sums.items[:, -size:]
-    second = gaussians.second_moments(means, covariances)
-    error = float(error + np.sum((G * second) @ gaussians.multiplicity(size)) - 2 * np.sum(b * means))
-    raters = G[:, -1]
-    rated = raters > 0
-    items = gaussians.summed(means[rated], covariances[rated], log_dets[rated])
-    typical = float(number / max(count, 1e-9) * np.square(raters).sum() / max(float(raters.sum()), 1e-9))
-    return sums.hyper, Ratings(float(number), error), users, items, gaussians.guess(size, typical)

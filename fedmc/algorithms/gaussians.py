@@ -16,8 +16,8 @@ import numpy as np
 
 from fedmc.types import Array
 
-PRIOR_WEIGHT = 0.25  # the hyperprior of a precision counts as much as this share of the rows
-FACTOR_VARIANCE, FACTOR_EXPONENT = 2.5, 0.4  # its guess of a factor's variance: 2.5 (typical ratings)^-0.4
+PRIOR_WEIGHT = 0.4  # the hyperprior of a precision counts as much as this share of the rows
+FACTOR_VARIANCE, FACTOR_EXPONENT = 0.95, 0.3  # its guess of a factor's variance: 0.95 (typical ratings)^-0.3
 BIAS_VARIANCE = 0.1  # its guess of a bias's variance
 MEAN_WEIGHT = 1.0  # the prior mean is drawn towards 0 by this many rows
 NOISE_WEIGHT, NOISE_VARIANCE = 2.0, 0.5  # the noise's prior: this many ratings of this variance
@@ -47,7 +47,7 @@ class Hyper(NamedTuple):
 class Rows(NamedTuple):
     """Sums over the rows of one side: their number, means, packed E[z z'], and log determinants of covariances."""
 
-    count: float
+    number: float
     mean: Array
     second: Array
     log_det: float
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 class Ratings(NamedTuple):
     """The number of ratings, and their expected squared error."""
 
-    count: float
+    number: float
     error: float
 
 
@@ -113,7 +113,7 @@ def summed(means: Array, covariances: Array, log_dets: Array) -> Rows:
 def scatter(rows: Rows, mean: Array) -> Array:
     """sum E[(z - mean)(z - mean)']"""
     cross = np.outer(mean, rows.mean)
-    return np.asarray(unpacked(rows.second) - cross - cross.T + rows.count * np.outer(mean, mean))
+    return np.asarray(unpacked(rows.second) - cross - cross.T + rows.number * np.outer(mean, mean))
 
 
 def guess(size: int, typical: float) -> Array:
@@ -129,16 +129,16 @@ def guess(size: int, typical: float) -> Array:
 
 def learned_prior(rows: Rows, variances: Array) -> Prior:
     """The prior that maximises the bound, given the rows and the hyperprior's guess of its variances."""
-    mean = rows.mean / (rows.count + MEAN_WEIGHT)
-    weight = PRIOR_WEIGHT * rows.count
+    mean = rows.mean / (rows.number + MEAN_WEIGHT)
+    weight = PRIOR_WEIGHT * rows.number
     spread = scatter(rows, mean) + MEAN_WEIGHT * np.outer(mean, mean) + weight * np.diag(variances)
-    precision = np.linalg.inv(spread / (weight + rows.count))
+    precision = np.linalg.inv(spread / (weight + rows.number))
     return Prior(mean, (precision + precision.T) / 2)
 
 
 def learned_noise(ratings: Ratings) -> float:
     """The precision of the noise that maximises the bound."""
-    return (ratings.count + NOISE_WEIGHT) / (max(ratings.error, 0.0) + NOISE_WEIGHT * NOISE_VARIANCE)
+    return (ratings.number + NOISE_WEIGHT) / (max(ratings.error, 0.0) + NOISE_WEIGHT * NOISE_VARIANCE)
 
 
 def bound(hyper: Hyper, ratings: Ratings, users: Rows, items: Rows, variances: Array) -> float:
@@ -152,13 +152,13 @@ def bound(hyper: Hyper, ratings: Ratings, users: Rows, items: Rows, variances: A
 def bound_terms(hyper: Hyper, ratings: Ratings, users: Rows, items: Rows, variances: Array) -> list[float]:
     """The terms of `bound`, whose size tells how exactly their sum is known."""
     log_noise = float(np.log(hyper.noise))
-    terms = [ratings.count / 2 * (log_noise - float(np.log(2 * np.pi))), -hyper.noise / 2 * ratings.error]
+    terms = [ratings.number / 2 * (log_noise - float(np.log(2 * np.pi))), -hyper.noise / 2 * ratings.error]
     terms += [NOISE_WEIGHT / 2 * log_noise, -NOISE_WEIGHT / 2 * NOISE_VARIANCE * hyper.noise]
     for prior, rows in ((hyper.users, users), (hyper.items, items)):
-        weight, size = PRIOR_WEIGHT * rows.count, len(prior.mean)
+        weight, size = PRIOR_WEIGHT * rows.number, len(prior.mean)
         log_det = float(np.linalg.slogdet(prior.precision)[1])
-        terms += [rows.count / 2 * log_det, -float(np.sum(prior.precision * scatter(rows, prior.mean))) / 2]
-        terms += [rows.log_det / 2, rows.count * size / 2]
+        terms += [rows.number / 2 * log_det, -float(np.sum(prior.precision * scatter(rows, prior.mean))) / 2]
+        terms += [rows.log_det / 2, rows.number * size / 2]
         terms += [weight / 2 * log_det, -weight / 2 * float(np.diag(prior.precision) @ variances)]
         terms += [-MEAN_WEIGHT / 2 * float(prior.mean @ prior.precision @ prior.mean)]
     return terms

@@ -20,6 +20,7 @@ BLOCK = 1 << 16  # users whose sums are in memory at a time
 GRID = 201  # levels at which the calibration is stored
 MAX_CALIBRATED = 200_000  # ratings that it is computed from, at most
 NORMAL_WEIGHT = 100  # it counts the normal distribution as this many ratings
+LEVERAGE_OF_BOTH = 0.2  # of the variance due to both (docs/explanation/bayes.md has the validation figures)
 MAX_LEVERAGE = 0.95  # of one rating on its own prediction
 
 
@@ -85,15 +86,15 @@ def free_part(U: Array) -> Array:
 def left_out(errors: Array, parts: Array, noise: float) -> Array:
     """Standardised errors on ratings that the model was trained on, as if each of them had been left out.
 
-    Without its rating, a row whose part of the prediction has variance s has the variance s / (1 - h), and its part
-    moves by h / (1 - h) errors, with h = noise s: the rating's leverage. `parts` are the variances due to the user, the
-    item and both, the last of which is shared between the two.
+    As in linear regression, leaving a rating out divides its error by 1 - h, with the leverage h = noise s, where s is
+    the variance of the prediction. `parts` are the variances due to the user, to the item, and to both; the first two
+    grow likewise. Only a part of the third is leverage: an item's spread acts on a user's factors as a penalty, which
+    does not depend on the rating.
     """
-    both = parts[:, 2] / 2
-    h = np.minimum(noise * (parts[:, :2] + both[:, None]), MAX_LEVERAGE)
-    moved = 1 + (h / (1 - h)).sum(axis=1)
-    variance = 1 / noise + (parts[:, :2] / (1 - h)).sum(axis=1) + parts[:, 2]
-    return np.asarray(errors * moved / np.sqrt(variance))
+    of_each = np.minimum(noise * parts[:, :2], MAX_LEVERAGE)
+    h = np.minimum(noise * (parts[:, :2].sum(axis=1) + LEVERAGE_OF_BOTH * parts[:, 2]), MAX_LEVERAGE)
+    variance = 1 / noise + (parts[:, :2] / (1 - of_each)).sum(axis=1) + parts[:, 2]
+    return np.asarray(errors / (1 - h) / np.sqrt(variance))
 
 
 def fit_users(problem: Problem, known: Posterior, lines: Array, dtype: DType) -> Fit:

@@ -14,10 +14,10 @@ from scipy import sparse
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
-from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model
+from fedmc.training.calibration import calibrated, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
@@ -133,12 +133,16 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     rows = np.concatenate([shard.users for shard in engine.shards])
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
-    U = np.concatenate([users_at(shard, state, broadcast) for shard, state in states])
+    algorithm = broadcast.settings.make_algorithm()
+    U = np.concatenate([algorithm.users_at(shard, state, broadcast) for shard, state in states])
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
-    return Model(
-        federation.items, broadcast.V, users, U[order], seen, broadcast.scaling, broadcast.settings, broadcast.clients
-    )
+    about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range(engine.shards)
+    posterior = calibrated(engine.shards, broadcast, U)
+    if posterior is not None:
+        assert posterior.user_covariances is not None
+        posterior = posterior.of_users(posterior.user_covariances[order], posterior.calibration)
+    return Model(federation.items, broadcast.V, users, U[order], seen, *about, posterior)
 
 
 def summary(history: list[Round]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import numpy as np
 from fedmc.algorithms.messages import STATEFUL_TASKS, Sums
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
-from fedmc.algorithms.users import users_at
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, FedmcError, quoted
 from fedmc.federation.envelope import Opened
@@ -151,7 +150,8 @@ class Node:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
-            self.on_finish(request, users_at(self._numbered(request), before, request.broadcast))
+            algorithm = request.broadcast.settings.make_algorithm()
+            self.on_finish(request, algorithm.users_at(self._numbered(request), before, request.broadcast))
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:

@@ -25,6 +25,7 @@ from fedmc.federation.wire import Request
 from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
+from fedmc.training.calibration import calibrated, rating_range
 from fedmc.types import Array
 
 
@@ -100,7 +101,8 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
     def on_finish(request: Request, U: Array) -> None:
         broadcast, items = request.broadcast, opened.prepared.catalogue.items
         seen: sparse.csr_array = shard.pattern()
-        model = Model(items, broadcast.V, users, U, seen, broadcast.scaling, broadcast.settings, broadcast.clients)
+        about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range([shard])
+        model = Model(items, broadcast.V, users, U, seen, *about, calibrated([shard], broadcast, U))
         models.keep(config, request.run, model)
 
     return Node(

@@ -1,0 +1,111 @@
+"""Model files: one .npz archive without pickle, written atomically and checked when it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmc.algorithms.gaussians import Hyper, Prior
+from fedmc.algorithms.posterior import Posterior
+from fedmc.errors import DataError, ModelFileError, require
+from fedmc.types import Array
+
+FORMAT, VERSION = "fedmc-model", 2  # 2 adds posteriors; models without one are written as 1
+POSTERIOR = (
+    "noise", "user_mean", "user_precision", "item_mean", "item_precision", "item_covariances", "user_covariances",
+    "calibration",
+)  # fmt: skip
+
+# The errors of numpy and zipfile on files that are truncated, overwritten or of another kind.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    AttributeError,
+)
+
+
+def write(path: str | Path, arrays: dict[str, Array], about: dict[str, Any], posterior: Posterior | None) -> None:
+    """Write arrays, other facts and the posterior, if there is one."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".part")
+    version = 1 if posterior is None else VERSION
+    content: dict[str, Any] = {"format": np.array(FORMAT), "version": np.array(version)}
+    content |= {"about": np.array(json.dumps(about))} | arrays
+    with open(partial, "wb") as file:
+        np.savez(file, **(content if posterior is None else content | posterior_arrays(posterior)))
+    os.replace(partial, path)
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The arrays of a model file."""
+    require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
+    try:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            require(hasattr(archive, "files"), "it is a single array", ModelFileError)
+            content = {name: archive[name] for name in archive.files}
+    except _DAMAGE as error:
+        raise ModelFileError(f"{path} is not a whole fedmc model file: {error}") from None
+    require(str(content.get("format")) == FORMAT, f"{path} is an .npz file, but not a fedmc model", ModelFileError)
+    return content
+
+
+def posterior_arrays(posterior: Posterior) -> dict[str, Array]:
+    noise, users, items = posterior.hyper
+    assert posterior.user_covariances is not None
+    assert posterior.calibration is not None
+    spread = posterior.item_covariances, posterior.user_covariances, posterior.calibration
+    return dict(zip(POSTERIOR, (np.array([noise]), *users, *items, *spread), strict=True))
+
+
+def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
+    """The posterior of a model file, checked; None if it has none."""
+    if POSTERIOR[0] not in content:
+        return None
+    q = rank + 1
+    rows = {"item_covariances": len(content["items"]), "user_covariances": len(content["users"])}
+    shapes = {"noise": (1,), "calibration": content["calibration"].shape}
+    shapes |= {f"{side}_mean": (q,) for side in ("user", "item")}
+    shapes |= {f"{side}_precision": (q, q) for side in ("user", "item")}
+    shapes |= {name: (count, q * (q + 1) // 2) for name, count in rows.items()}
+    for name in POSTERIOR:
+        array = content[name]
+        sound = array.shape == shapes[name] and array.dtype.kind == "f" and bool(np.isfinite(array).all())
+        require(sound, f"{name} is not finite, or its shape {array.shape} is not {shapes[name]}", DataError)
+    priors = [Prior(content[f"{side}_mean"], content[f"{side}_precision"]) for side in ("user", "item")]
+    hyper = Hyper(float(content["noise"][0]), *priors)
+    means = np.ascontiguousarray(content["V"][:, :q])
+    spread = content["item_covariances"], content["user_covariances"], content["calibration"]
+    return Posterior(hyper, means, *spread)
+
+
+def check_arrays(content: dict[str, Array]) -> None:
+    """Require finite factors, sorted ids, and a valid table of seen items."""
+    for name in ("U", "V"):
+        require(
+            content[name].dtype.kind == "f" and bool(np.isfinite(content[name]).all()),
+            f"{name} is not finite",
+            DataError,
+        )
+    for name in ("users", "items"):
+        ids = content[name]
+        require(
+            ids.dtype.kind in "iU" and bool((ids[1:] > ids[:-1]).all()), f"its {name} are not sorted ids", DataError
+        )
+    indices, indptr = content["seen_indices"], content["seen_indptr"]
+    inside = indices.size == 0 or (indices.min() >= 0 and indices.max() < len(content["items"]))
+    ordered = len(indptr) == len(content["users"]) + 1 and indptr[0] == 0 and indptr[-1] == len(indices)
+    require(bool(inside and ordered and (np.diff(indptr) >= 0).all()), "its table of seen items is damaged", DataError)

@@ -1,0 +1,45 @@
+"""Ids and their positions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+
+from fedmc.data.ratings import as_ids
+from fedmc.errors import InputError
+from fedmc.types import Array
+
+Unknown = Literal["refuse", "prior"]
+
+
+def find_ids(known: Array, wanted: Any, role: str, unknown: Unknown = "refuse") -> Array:
+    """Positions of ids among the sorted known ones; an unknown one is an error that names it, or -1 with "prior"."""
+    ids = as_ids(wanted, role)
+    if known.dtype.kind != ids.dtype.kind:
+        ids, whole = (ids.astype(np.str_), True) if known.dtype.kind == "U" else _whole_numbers(ids, role, unknown)
+    else:
+        whole = True
+    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    missing = np.flatnonzero((known[places] != ids) | ~np.asarray(whole))
+    if unknown == "prior":
+        places[missing] = -1
+    elif len(missing):
+        cure = (
+            "fold in their ratings to predict for new users"
+            if role == "user"
+            else "the model knows only items it was trained on"
+        )
+        raise InputError(f"unknown {role} {ids[missing[0]]!s} ({len(missing)} of {len(ids)} unknown): {cure}")
+    return places
+
+
+def _whole_numbers(ids: Array, role: str, unknown: Unknown) -> tuple[Array, Array]:
+    """Texts such as 17 as integers, and which of them are; others, such as 017 or x, cannot be ids of this model."""
+    whole = np.array(
+        [bool(re.fullmatch(r"0|-?[1-9][0-9]{0,18}", str(text))) and abs(int(text)) < 2**63 for text in ids]
+    )
+    if unknown == "refuse" and not whole.all():
+        raise InputError(f"unknown {role} {ids[~whole][0]!s}: this model's {role} ids are whole numbers")
+    return np.where(whole, ids, "0").astype(np.int64), whole

@@ -1,0 +1,52 @@
+"""Load a model from its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.algorithms.settings import Settings
+from fedmc.errors import DataError, FedmcError, ModelFileError, UnknownNameError, require
+from fedmc.model import files
+from fedmc.model.model import Model
+from fedmc.problem.scaling import Scaling
+from fedmc.types import Array
+
+
+def load(path: str | Path, **overrides: Any) -> Model:
+    """Load a saved model. `overrides` replace settings that a file cannot hold, such as a user's own penalty."""
+    content = files.read(path)
+    try:
+        version = int(content["version"])
+        require(
+            version <= files.VERSION, f"it has format {version}, this fedmc reads up to {files.VERSION}; update fedmc"
+        )
+        return _from_content(content, overrides)
+    except UnknownNameError as error:
+        cure = "install the plug-in's package, or give an object of your own again: load(path, algorithm=...)"
+        raise ModelFileError(f"{path} cannot be read: {error}; {cure}") from None
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
+        raise ModelFileError(f"{path} cannot be read: {cause}") from None
+
+
+def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model:
+    about = json.loads(str(content["about"]))
+    shape = len(content["users"]), len(content["items"])
+    ones = np.ones(len(content["seen_indices"]), np.int8)
+    seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
+    settings = Settings.from_dict({**about["settings"], **overrides})
+    files.check_arrays(content)
+    U, V = content["U"], content["V"]
+    consistent = V.shape == (shape[1], settings.width) and U.shape == (shape[0], settings.width)
+    require(consistent, f"the factors {U.shape}, {V.shape} do not fit the ids {shape}", DataError)
+    known = about.get("rating_range")
+    return Model(
+        content["items"], V, content["users"], U, seen, Scaling(about["mean"], about["scale"]), settings,
+        about["clients"], None if known is None else (float(known[0]), float(known[1])),
+        files.posterior_from(content, settings.rank),
+    )  # fmt: skip

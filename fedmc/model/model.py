@@ -1,0 +1,225 @@
+"""A fitted model: predict with intervals, recommend, fold in new users, complete a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+from scipy import sparse, special
+
+from fedmc.algorithms.bayes import with_ones
+from fedmc.algorithms.posterior import Posterior, fit_users, prior_row
+from fedmc.algorithms.settings import Settings
+from fedmc.data.ratings import Ratings
+from fedmc.errors import InputError, require
+from fedmc.kernels import moments
+from fedmc.model import files
+from fedmc.model.ids import Unknown, find_ids
+from fedmc.problem import subproblem
+from fedmc.problem.scaling import Scaling
+from fedmc.problem.subproblem import Problem
+from fedmc.types import Array
+
+CAUTION = 0.9  # a cautious score is below the expected rating with this probability
+PAIRS = 1_000_000  # (user, item) pairs whose variances are computed at a time
+
+
+class Interval(NamedTuple):
+    """Predictions, and the ends of the intervals that hold the ratings with the probability that was asked for."""
+
+    prediction: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Item factors V, user factors U, their ids, the items each user has rated, and the scaling of ratings."""
+
+    items: Array
+    V: Array
+    users: Array
+    U: Array
+    seen: sparse.csr_array  # pattern of the training ratings
+    scaling: Scaling
+    settings: Settings
+    clients: int
+    rating_range: tuple[float, float] | None = None  # of the training ratings: predictions are clipped to it
+    posterior: Posterior | None = None  # of a Bayesian model
+
+    def __repr__(self) -> str:
+        return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
+
+    @overload
+    def predict(self, users: Any, items: Any, *, unknown: Unknown = "refuse") -> Array: ...
+    @overload
+    def predict(
+        self, users: Any, items: Any, *, return_std: Literal[True], unknown: Unknown = "refuse"
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, users: Any, items: Any, *, return_std: bool = False, unknown: Unknown = "refuse"
+    ) -> Array | tuple[Array, Array]:
+        """Predicted ratings of (user, item) pairs: two arrays of equal length, or one of them a single id.
+
+        With `return_std` also the standard deviation of each rating around its prediction. An unknown id is an error
+        or, with unknown="prior", predicted as a user or item without ratings. Both need a Bayesian model.
+        """
+        rows, columns = self._pairs(users, items, unknown)
+        whole = self._extended(unknown)
+        found = self._clipped(whole._scores(rows, columns))
+        return (found, whole._std(rows, columns)) if return_std else found
+
+    def interval(self, users: Any, items: Any, level: float = 0.9, *, unknown: Unknown = "refuse") -> Interval:
+        """Predictions with the intervals that hold a rating with probability `level`, within the range of ratings.
+
+        The model's errors on its training ratings, each as if it had been left out, calibrate the width.
+        """
+        factor = self.bayesian("an interval").factor(level)
+        rows, columns = self._pairs(users, items, unknown)
+        whole = self._extended(unknown)
+        center, half = whole._scores(rows, columns), factor * whole._std(rows, columns)
+        return Interval(*(self._clipped(end) for end in (center, center - half, center + half)))
+
+    def recommend(
+        self, users: Any, n: int = 10, *, exclude_seen: bool = True, cautious: bool = False
+    ) -> tuple[Array, Array]:
+        """The n best items of each user (or all, if there are fewer): (ids, scores), one row per user.
+
+        Items are ranked by their predicted ratings or, if `cautious`, by a lower bound that the expected rating exceeds
+        with 90 % probability. A row with fewer items is filled up with the id -1 (or an empty string) and the score
+        NaN.
+        """
+        require(n >= 1, f"n must be at least 1, got {n}")
+        rows = find_ids(self.users, users, "user")
+        scores = self._to_ratings(self.U[rows] @ self.V.T).astype(np.float64)
+        if cautious:
+            scores -= float(special.ndtri(CAUTION)) * self._spread_of_all(rows)
+        if exclude_seen:
+            seen = self.seen[rows]
+            scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+        scores = np.take_along_axis(scores, best, axis=1)
+        ids = self.items[best]
+        missing = np.isneginf(scores)
+        ids[missing] = -1 if ids.dtype.kind == "i" else ""
+        scores = np.where(missing, np.nan, self._clipped(scores))
+        return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
+
+    def has_seen(self, users: Any, items: Any, unknown: Unknown = "refuse") -> Array:
+        """Which of these (user, item) pairs the model was trained on."""
+        rows, columns = find_ids(self.users, users, "user", unknown), find_ids(self.items, items, "item", unknown)
+        width = len(self.items)
+        seen = np.repeat(np.arange(len(self.users)), np.diff(self.seen.indptr)) * width + self.seen.indices
+        return np.isin(rows * width + columns, seen) & (rows >= 0) & (columns >= 0)
+
+    def fold_in(self, ratings: Ratings) -> Model:
+        """The model of new users: their factors are fitted to the items', which do not change."""
+        matrix = self._onto_catalogue(ratings)
+        problem = Problem(matrix, self.settings.make_loss(), self.scaling)
+        if self.posterior is not None:
+            known = self.posterior
+            lines = moments.moment_lines(known.item_means, known.item_covariances)
+            fit = fit_users(problem, known, lines, self.V.dtype)
+            posterior = known.of_users(fit.covariances, known.calibration)
+            return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=posterior)
+        penalty, _ = self.settings.penalties(self.clients)
+        start = np.zeros((len(ratings.users), self.settings.width), self.V.dtype)
+        U = subproblem.minimise(problem, self.V, start, penalty)
+        return replace(self, users=ratings.users, U=U, seen=matrix)
+
+    def transform(self, ratings: Ratings) -> Array:
+        """Users x all items of the model: the given ratings unchanged, the missing ones predicted by fold-in."""
+        folded = self.fold_in(ratings)
+        filled = self._clipped(self._to_ratings(folded.U @ self.V.T)).astype(np.float64)
+        rows = np.repeat(np.arange(len(ratings.users)), np.diff(folded.seen.indptr))
+        filled[rows, folded.seen.indices] = folded.seen.data
+        return filled
+
+    def bayesian(self, wish: str) -> Posterior:
+        """The posterior, which `wish` needs."""
+        if self.posterior is None:
+            raise InputError(f"{wish} needs a Bayesian model: train with preset='bayes' (this one: {self._kind()})")
+        return self.posterior
+
+    def save(self, path: str | Path) -> None:
+        """Write one .npz file without pickle, atomically."""
+        about = {
+            "clients": self.clients,
+            "mean": self.scaling.mean,
+            "scale": self.scaling.scale,
+            "rating_range": self.rating_range,
+            "settings": self.settings.to_dict(),
+        }
+        arrays = {"items": self.items, "V": self.V, "users": self.users, "U": self.U}
+        arrays |= {"seen_indptr": self.seen.indptr, "seen_indices": self.seen.indices}
+        files.write(path, arrays, about, self.posterior)
+
+    def _kind(self) -> str:
+        return f"{self.settings.preset_name}, algorithm {self.settings.make_algorithm()}"
+
+    def _pairs(self, users: Any, items: Any, unknown: Unknown) -> tuple[Array, Array]:
+        """Positions of users and items; -1 stands for the prior."""
+        rows, columns = find_ids(self.users, users, "user", unknown), find_ids(self.items, items, "item", unknown)
+        require(
+            len(rows) == len(columns) or 1 in (len(rows), len(columns)),
+            f"users and items must be equally long, got {len(rows)} and {len(columns)}",
+        )
+        rows, columns = np.broadcast_arrays(rows, columns)
+        return rows, columns
+
+    def _extended(self, unknown: Unknown) -> Model:
+        """The model itself, or with the priors as one more user and item, which -1 refers to."""
+        if unknown == "refuse":
+            return self
+        known = self.bayesian("unknown='prior'")
+        assert known.user_covariances is not None
+        (user, user_spread), (item, item_spread) = (
+            prior_row(prior, self.V.dtype) for prior in (known.hyper.users, known.hyper.items)
+        )
+        wider = replace(
+            known,
+            user_covariances=np.vstack([known.user_covariances, user_spread]),
+            item_means=np.vstack([known.item_means, item]),
+            item_covariances=np.vstack([known.item_covariances, item_spread]),
+        )
+        U, V = np.vstack([self.U, with_ones(user[None])]), np.vstack([self.V, np.append(item, 1).astype(self.V.dtype)])
+        return replace(self, U=U, V=V, posterior=wider)
+
+    def _scores(self, rows: Array, columns: Array) -> Array:
+        """Predictions on the rating scale, not clipped."""
+        return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
+
+    def _std(self, rows: Array, columns: Array) -> Array:
+        known = self.bayesian("a standard deviation")
+        rows, columns = rows % len(self.U), columns % len(self.V)  # -1 is the last row
+        return np.asarray(np.sqrt(known.variances(rows, columns, self.U)) * self.scaling.scale)
+
+    def _spread_of_all(self, rows: Array) -> Array:
+        """Standard deviations of the expected ratings of these users for all items."""
+        known, count = self.bayesian("a cautious recommendation"), len(self.items)
+        found = np.empty((len(rows), count))
+        for start in range(0, len(rows), max(1, PAIRS // count)):
+            some = rows[start : start + max(1, PAIRS // count)]
+            pairs = np.repeat(some, count), np.tile(np.arange(count), len(some))
+            variances = known.variances(*pairs, self.U) - 1 / known.hyper.noise
+            found[start : start + len(some)] = np.sqrt(np.maximum(variances, 0)).reshape(len(some), count)
+        return found * self.scaling.scale
+
+    def _to_ratings(self, scores: Array) -> Array:
+        return self.settings.make_loss().link(scores) * self.scaling.scale + self.scaling.mean
+
+    def _clipped(self, ratings: Array) -> Array:
+        return ratings if self.rating_range is None else np.clip(ratings, *self.rating_range)
+
+    def _onto_catalogue(self, ratings: Ratings) -> sparse.csr_array:
+        """The ratings as a matrix with this model's columns."""
+        columns = find_ids(self.items, ratings.items, "item")
+        entries = ratings.matrix.tocoo()
+        shape = len(ratings.users), len(self.items)
+        matrix = sparse.csr_array((entries.data.astype(self.V.dtype), (entries.row, columns[entries.col])), shape=shape)
+        matrix.sort_indices()
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+        return matrix
