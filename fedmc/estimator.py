@@ -51,7 +51,9 @@ class FedMC:
     Parameters
     ----------
     rank : number of factors.
-    preset : "fast" (as accurate as pooled data, in few rounds) or "paper" (FedMC-ADMM as published).
+    preset : "bayes" (the most accurate: Bayesian, nothing to tune, with intervals), "fast" (point estimates, as
+        accurate as pooled least squares) or "paper" (FedMC-ADMM as published). A setting that "bayes" does not have,
+        such as another loss or a penalty, chooses "fast" and is logged.
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
@@ -94,9 +96,9 @@ class FedMC:
     trials_ : the trials of `penalty_users="auto"`.
     """
 
-    rank: int = 10
+    rank: int = 20
     _: KW_ONLY
-    preset: Preset = "fast"
+    preset: Preset = "bayes"
     clients: int = 10
     active: int | None = None
     rounds: int = 50

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import logging
+from collections.abc import Mapping
+from typing import Literal, cast
+
+from fedmc.errors import quoted
+from fedmc.privacy.protocol import Privacy
+
+LOG = logging.getLogger(__name__)
 
 Update = Literal["linearised", "exact", "curvature"]
 PRESETS: dict[str, dict[str, object]] = {
@@ -22,6 +29,29 @@ PRESETS: dict[str, dict[str, object]] = {
         sampler="passes", extrapolation=0.5, entry_penalty=0.3,
     ),
 }  # fmt: skip
+
+
+BAYESIAN: dict[str, tuple[object, ...]] = {  # settings that preset "bayes" takes with these values only
+    "algorithm": ("bayes",), "method": ("fedmc", "bayes"), "update": (), "loss": ("square",), "biases": (True,),
+    "normalise": ("standard",), "fold_in": (True,), "entry": ("first-turn",), "beta": (), "beta_scale": (),
+    "dual_step": (), "inner_steps": (), "passes": (), "fit_users_to": (), "entry_penalty": (), "penalty_users": (),
+    "penalty_items": (),
+}  # fmt: skip
+
+
+def fitting(name: str, given: Mapping[str, object]) -> str:
+    """The preset to use: "fast" instead of "bayes" for settings that the Bayesian model does not have."""
+    if name != "bayes":
+        return name
+    privacy = cast(Privacy, given["privacy"])
+    if privacy.algorithm is not None:
+        return "fast"  # differential privacy has an algorithm of its own
+    for setting, accepted in BAYESIAN.items():
+        if setting in given and given[setting] not in accepted:
+            wish = f"{setting}={quoted(given[setting])}"
+            LOG.warning("preset 'bayes' does not take %s: using preset 'fast'", wish)
+            return "fast"
+    return name
 
 
 EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it leaks less

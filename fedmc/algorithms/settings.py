@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from fedmc.algorithms import limits, registry
+from fedmc.algorithms import limits, presets, registry
 from fedmc.algorithms.presets import PRESETS
 from fedmc.errors import InputError, quoted, require, unknown
 from fedmc.privacy import modes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # avoids a cycle: the protocols import Settings
 
 PLAIN = Plain()
 AUTO_START = 10.0  # where the search for penalty_users="auto" begins
-Preset = Literal["fast", "paper"]
+Preset = Literal["bayes", "fast", "paper"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
 
@@ -59,8 +59,10 @@ class Settings:
     dtype: DType = "float64"
 
     @classmethod
-    def preset(cls, name: str = "fast", **given: object) -> Settings:
+    def preset(cls, name: str = "bayes", **given: object) -> Settings:
         """The preset's settings, overridden by those that are given and not None.
+
+        Settings that the Bayesian model does not have choose the preset "fast" instead of "bayes", which is logged.
 
         `algorithm`, or the older `method` and `update`, names the algorithm. The parameters of a privacy mode are given
         beside it: `privacy="secagg", min_cohort=5`.
@@ -70,6 +72,7 @@ class Settings:
         words = {key: value for key, value in given.items() if value is not None}
         registry.check_one(words)
         words["privacy"] = _privacy(words, Plain())
+        name = presets.fitting(name, words)
         _fit_to_domain(words)
         chosen = PRESETS[name] | dict(cast(Privacy, words["privacy"]).settings()) | words
         candidates = registry.named(chosen, words)

@@ -43,7 +43,7 @@ class Order(NamedTuple):
 
 def train(
     server: Server = Path(),
-    rank: options.Rank = 10,
+    rank: options.Rank = 20,
     rounds: options.Rounds = 20,
     update: Annotated[
         options.UpdateName | None,

@@ -21,7 +21,7 @@ class Group:
 class Solver(Group):
     """Options of the problem and the algorithm."""
 
-    preset: options.Preset = "fast"
+    preset: options.Preset = "bayes"
     penalty_items: options.PenaltyItems = None
     beta: options.Beta = None
     inner_steps: options.InnerSteps = None

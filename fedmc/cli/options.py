@@ -43,7 +43,11 @@ Active = Annotated[
     int | None, Option(help="Number of clients sampled in each round.", show_default="at most 10; with dp, all")
 ]
 Preset = Annotated[
-    Literal["fast", "paper"], Option(help="Default settings: fast, or paper for FedMC-ADMM as published.")
+    Literal["bayes", "fast", "paper"],
+    Option(
+        help="Default settings: bayes (most accurate, nothing to tune, with intervals), fast (point estimates), or "
+        "paper (FedMC-ADMM as published)."
+    ),
 ]
 PENALTY_HELP = f"Penalty on the user factors: {PENALTIES}; join several with +."
 PenaltyUsers = Annotated[str | None, Option(help=PENALTY_HELP, show_default="the preset's")]

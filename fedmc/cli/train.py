@@ -47,7 +47,7 @@ class Job(NamedTuple):
 
 def train(
     source: options.Source,
-    rank: options.Rank = 10,
+    rank: options.Rank = 20,
     active: options.Active = None,
     rounds: Annotated[
         int | None,

@@ -58,6 +58,7 @@ def _biases(parts: Parts, settings: Settings) -> float:
 
 FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc": Method("fedmc"),
+    "fedmc-bayes": Method("fedmc, Bayesian", {"preset": "bayes"}, ("rank",)),
     "fedmc-exact": Method("fedmc, update=exact", {"update": "exact"}),
     "fedmc-paper": Method("FedMC-ADMM", {"preset": "paper"}, ("rank", "beta", "inner_steps")),
 }
@@ -73,7 +74,11 @@ VARIANTS = ("fedmavg-printed",)
 
 def names() -> list[str]:
     """The names of all methods that can be compared."""
-    elsewhere = {*registry.UPDATES, *(kind.algorithm for kind in modes.BY_MODE.values())}  # chosen by other settings
+    elsewhere = {
+        "bayes",
+        *registry.UPDATES,
+        *(kind.algorithm for kind in modes.BY_MODE.values()),
+    }  # chosen by other settings
     return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
 
 
