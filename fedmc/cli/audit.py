@@ -30,7 +30,7 @@ def audit(
     privacy: Annotated[
         str, Option(help="Privacy mode: plain, secagg, dp or dp+secagg; several separated by commas.")
     ] = "plain",
-    rank: options.Rank = 10,
+    rank: options.Rank = 20,
     active: options.Active = None,
     rounds: Annotated[int, Option(help="Number of communication rounds that the server observes.")] = 10,
     targets: Annotated[int, Option(help="Number of clients to attack, of those in the first round.")] = 10,

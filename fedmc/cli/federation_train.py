@@ -49,7 +49,7 @@ def train(
         options.UpdateName | None,
         Option(
             help="How an organisation updates its copy of the item factors.",
-            show_default="exact if all organisations take part in each round, else curvature",
+            show_default="with preset fast: exact if all organisations take part in each round, else curvature",
         ),
     ] = None,
     penalty_users: options.PenaltyUsers = None,
@@ -81,12 +81,14 @@ def train(
     """Train over all organisations and show which are online, working or offline. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
-    update = usual_update(update, solver.preset, everybody=active in (None, p), method=solver.method)
     settings = Settings.preset(
         solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         privacy=privacy, clip=clip, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
+    usual = usual_update(update, settings.preset_name, everybody=active in (None, p), method=solver.method)
+    if usual is not None and settings.privacy.algorithm is None:
+        settings = settings.replace(update=usual)
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
     start_run(config, folder, detach, as_json)
 
