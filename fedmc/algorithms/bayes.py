@@ -173,8 +173,8 @@ class Bayes(Algorithm):
         if not server.seen:
             return broadcast.shared
         sums = sums_of(server, broadcast.settings)
-        _, covariances, _ = item_posteriors(sums)
-        roots = gaussians.packed(np.linalg.cholesky(gaussians.unpacked(covariances)))
+        prior = sums.hyper.items
+        _, roots = moments.posterior_roots(sums.items, sums.hyper.noise, prior.precision, prior.pull)
         return shared_of(sums.hyper, roots.astype(broadcast.V.dtype))
 
     def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:

@@ -58,7 +58,7 @@ def user_numbers(size: int) -> int:
 
 
 def shared_of(hyper: Hyper, roots: Array) -> Shared:
-    """Noise, priors, and the items' covariances as packed Cholesky roots: whatever is sent, they are covariances."""
+    """Noise, priors, and the items' covariances as packed roots: whatever a server sends, they are covariances."""
     values = hyper.users.mean, hyper.users.precision, hyper.items.mean, hyper.items.precision
     return Shared({ROOTS: roots, NOISE: np.array([hyper.noise]), **dict(zip(PRIORS, values, strict=True))})
 
@@ -68,8 +68,7 @@ def posterior_of(broadcast: Broadcast) -> Posterior:
     arrays, size = broadcast.shared.arrays, broadcast.settings.rank + 1
 
     def covariances() -> Array:
-        roots = gaussians.unpacked(arrays[ROOTS].astype(np.float64), symmetric=False)
-        return gaussians.packed(np.matmul(roots, np.swapaxes(roots, 1, 2))).astype(broadcast.V.dtype)
+        return moments.covariances_of(arrays[ROOTS], size)
 
     users, items = Prior(arrays[PRIORS[0]], arrays[PRIORS[1]]), Prior(arrays[PRIORS[2]], arrays[PRIORS[3]])
     hyper = Hyper(float(arrays[NOISE][0]), users, items)

@@ -121,30 +121,61 @@ def sum_moments(
 
 
 @inlined
-def _add_line(A: Array, source: int, target: int, weight: Scalar, width: int) -> None:
-    """A[target] += weight A[source]"""
-    step, factor = lanes(A), splat(weight)
-    for c in range(0, width, step):
-        store(A, (target, c), fma(factor, load(A, (source, c)), load(A, (target, c))))
+def _add_line(source: Array, line: int, target: Array, to: int, weight: Scalar, start: int, stop: int) -> None:
+    """target[to] += weight source[line], in the packs that hold the columns from `start` to `stop`."""
+    step, factor = lanes(target), splat(weight)
+    for c in range(start // step * step, stop, step):
+        store(target, (to, c), fma(factor, load(source, (line, c)), load(target, (to, c))))
 
 
 @inlined
-def _invert(A: Array, size: int, width: int) -> float:
-    """Replace [A, b] with [A^-1, A^-1 b] by sweeping each pivot; returns log det A. A is positive definite."""
-    step, log_det = lanes(A), 0.0
+def _scale_line(A: Array, line: int, weight: Scalar, start: int, stop: int) -> None:
+    """A[line] *= weight, in the packs that hold the columns from `start` to `stop`."""
+    step, factor = lanes(A), splat(weight)
+    for c in range(start // step * step, stop, step):
+        store(A, (line, c), times(factor, load(A, (line, c))))
+
+
+@inlined
+def _eliminate(A: Array, R: Array, size: int) -> float:
+    """Cholesky's factorisation P = L L' of [P, b], on and right of the diagonal; returns log det P.
+
+    A becomes [L', L^-1 b], and R becomes L^-1.
+    """
+    log_det = 0.0
+    R[:, :] = 0
+    for c in range(size):
+        R[c, c] = 1
     for c in range(size):
         pivot = A[c, c]
         log_det += np.log(pivot)
-        A[c, c] = 1
-        inverse = splat(1 / pivot)
-        for k in range(0, width, step):
-            store(A, (c, k), times(inverse, load(A, (c, k))))
-        for a in range(size):
-            if a != c:
-                weight = -A[a, c]
-                A[a, c] = 0
-                _add_line(A, c, a, weight, width)
+        scale = 1 / np.sqrt(pivot)
+        _scale_line(A, c, scale, c, size + 1)
+        _scale_line(R, c, scale, 0, c + 1)
+        for a in range(c + 1, size):
+            weight = -A[c, a]
+            _add_line(A, c, A, a, weight, a, size + 1)
+            _add_line(R, c, R, a, weight, 0, c + 1)
     return log_det
+
+
+@inlined
+def _multiply(R: Array, size: int, C: Array) -> None:
+    """The lower triangle of C = R'R for a lower triangular R."""
+    C[:, :] = 0
+    for k in range(size):
+        for a in range(k + 1):
+            _add_line(R, k, C, a, R[k, a], 0, a + 1)
+
+
+@inlined
+def _pack(C: Array, size: int, line: Array) -> None:
+    """The lower triangle of C, line by line."""
+    place = 0
+    for a in range(size):
+        for c in range(a + 1):
+            line[place] = C[a, c]
+            place += 1
 
 
 @lru_cache
@@ -154,26 +185,31 @@ def _posterior_rows(line: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, S: Array, alpha: float, precision: Array, pull: Array, means: Array, covariances: Array,
-        log_dets: Array,
+        log_dets: Array, roots: Array,
     ) -> None:  # fmt: skip
         size = means.shape[1]
-        width = line if line > 0 else whole_packs(size + 1, 4)
-        A = np.zeros((size, width))
+        width = line if line > 0 else whole_packs(size + 1, lanes(precision))
+        A, R, C = np.zeros((size, width)), np.zeros((size, width)), np.zeros((size, width))
+        mean = np.zeros((1, width))
         for row in range(first, last):
             place = 0
             for a in range(size):
                 for c in range(a + 1):
-                    A[a, c] = A[c, a] = precision[a, c] + alpha * S[row, place]
+                    A[c, a] = precision[a, c] + alpha * S[row, place]
                     place += 1
             for a in range(size):
                 A[a, size] = pull[a] + alpha * S[row, place + a]
-            log_dets[row] = -_invert(A, size, width)
-            place = 0
+            log_dets[row] = -_eliminate(A, R, size)
+            mean[0] = 0
+            for k in range(size):
+                _add_line(R, k, mean, 0, A[k, size], 0, k + 1)
             for a in range(size):
-                means[row, a] = A[a, size]
-                for c in range(a + 1):
-                    covariances[row, place] = A[a, c]
-                    place += 1
+                means[row, a] = mean[0, a]
+            if covariances.shape[0] > 0:
+                _multiply(R, size, C)
+                _pack(C, size, covariances[row])
+            if roots.shape[0] > 0:
+                _pack(R, size, roots[row])
 
     return loop
 
@@ -185,15 +221,50 @@ def posteriors(
 
     Computed in float64; means and covariances are returned as `dtype`, by default that of S.
     """
-    rows, size = len(S), len(pull)
     kind = S.dtype if dtype is None else dtype
-    means, covariances = np.empty((rows, size), kind), np.empty((rows, size * (size + 1) // 2), kind)
-    log_dets = np.empty(rows)
+    covariances = np.empty((len(S), len(pull) * (len(pull) + 1) // 2), kind)
+    means, log_dets = _posteriors(S, alpha, precision, pull, covariances, np.empty((0, 0), kind))
+    return means, covariances, log_dets
+
+
+def posterior_roots(S: Array, alpha: float, precision: Array, pull: Array) -> tuple[Array, Array]:
+    """(means, packed roots R) of these rows' posteriors: R is lower triangular, and R'R the covariance."""
+    roots = np.empty((len(S), len(pull) * (len(pull) + 1) // 2))
+    means, _ = _posteriors(S, alpha, precision, pull, np.empty((0, 0)), roots)
+    return means, roots
+
+
+def _posteriors(
+    S: Array, alpha: float, precision: Array, pull: Array, covariances: Array, roots: Array
+) -> tuple[Array, Array]:
+    rows, size = len(S), len(pull)
+    means, log_dets = np.empty((rows, size), covariances.dtype), np.empty(rows)
     width = padded(size + 1, np.dtype(np.float64))
     loop = _posterior_rows(static_length(width, np.dtype(np.float64)))
-    arguments = S, alpha, precision, pull, means, covariances, log_dets
+    arguments = S, alpha, np.ascontiguousarray(precision), pull, means, covariances, log_dets, roots
     threads.over_rows(loop, np.arange(rows + 1), rows * (size + 2.0) ** 3, *arguments)
-    return means, covariances, log_dets
+    return means, log_dets
+
+
+@njit(cache=True, nogil=True)
+def _covariance_rows(first: int, last: int, size: int, roots: Array, out: Array) -> None:
+    width = whole_packs(size, 4)
+    R, C = np.zeros((size, width)), np.zeros((size, width))
+    for row in range(first, last):
+        place = 0
+        for a in range(size):
+            for c in range(a + 1):
+                R[a, c] = roots[row, place]
+                place += 1
+        _multiply(R, size, C)
+        _pack(C, size, out[row])
+
+
+def covariances_of(roots: Array, size: int) -> Array:
+    """The packed covariances R'R of packed roots R, computed in float64: whatever R is, they are covariances."""
+    out = np.empty_like(roots)
+    threads.over_rows(_covariance_rows, np.arange(len(roots) + 1), len(roots) * size**3 / 4, size, roots, out)
+    return out
 
 
 @njit(cache=True, nogil=True)

@@ -130,6 +130,27 @@ def posteriors(S: Array, alpha: float, precision: Array, pull: Array) -> tuple[A
     return np.array(means).reshape(-1, size), np.array(covariances).reshape(shape), np.array(log_dets)
 
 
+def posterior_roots(S: Array, alpha: float, precision: Array, pull: Array) -> tuple[Array, Array]:
+    size = len(pull)
+    means, covariances, _ = posteriors(S, alpha, precision, pull)
+    roots = []
+    for packed in covariances:
+        C = np.zeros((size, size))
+        C[np.tril_indices(size)] = packed
+        L = np.linalg.cholesky(np.linalg.inv(C + np.tril(C, -1).T))
+        roots.append(np.linalg.inv(L)[np.tril_indices(size)])
+    return means, np.array(roots).reshape(covariances.shape)
+
+
+def covariances_of(roots: Array, size: int) -> Array:
+    out = np.empty_like(roots)
+    for row, packed in enumerate(roots):
+        R = np.zeros((size, size))
+        R[np.tril_indices(size)] = packed
+        out[row] = (R.T @ R)[np.tril_indices(size)]
+    return out
+
+
 def moment_lines(means: Array, covariances: Array) -> Array:
     """Without padding."""
     rows, size = means.shape
