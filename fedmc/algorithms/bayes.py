@@ -44,7 +44,7 @@ from fedmc.algorithms.bayes_server import (
     user_numbers,
 )  # fmt: skip
 from fedmc.algorithms.curvature import joined_rows, parted
-from fedmc.algorithms.leakage import CurvatureLeakage
+from fedmc.algorithms.leakage import CurvatureLeakage, Leakage
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Shared, Sums
 from fedmc.algorithms.messages import Rows as SparseRows
 from fedmc.algorithms.posterior import Fit, Posterior, fit_users
@@ -72,27 +72,36 @@ class BayesState(NamedTuple):
     log_dets: Array
 
 
+class BayesLeakage(CurvatureLeakage):
+    """As for the curvature update: a message holds the second moments of user factors, item by item."""
+
+    def user_bias(self, broadcast: Broadcast, u: Array, left: float) -> float:
+        """From the last line of precision (u, bias) = pull + noise (sums): noise and prior are known to the server."""
+        noise, users, _ = posterior_of(broadcast).hyper
+        return float((noise * left + users.pull[-1] - users.precision[-1, :-1] @ u) / users.precision[-1, -1])
+
+
 class Bayes(Algorithm):
     """Posterior means and covariances, learned noise and priors: nothing to tune, and an error bar for everything."""
 
     name = "bayes"
-    state_types = (BayesState,)
+    state_types: tuple[type[State], ...] = (BayesState,)
     cumulative = True
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty"}
         | {"penalty_users", "penalty_items"}
     )
-    leakage = CurvatureLeakage()
+    leakage: Leakage = BayesLeakage()
     remedy = "rescale the ratings"
 
     def check(self, settings: Settings) -> None:
-        square = isinstance(settings.make_loss(), Square)
-        require(square, f"algorithm='bayes' needs the square loss, got {settings.loss}")
-        require(settings.biases, "algorithm='bayes' needs biases=True")
+        square, needs = isinstance(settings.make_loss(), Square), f"algorithm={self.name!r} needs"
+        require(square, f"{needs} the square loss, got {settings.loss}")
+        require(settings.biases, f"{needs} biases=True")
         standard = settings.normalise == "standard"
-        require(standard, f"algorithm='bayes' needs normalise='standard', got {settings.normalise!r}")
+        require(standard, f"{needs} normalise='standard', got {settings.normalise!r}")
         needed = settings.entry == "first-turn" and settings.fold_in
-        require(needed, "algorithm='bayes' needs entry='first-turn' and fold_in=True")
+        require(needed, f"{needs} entry='first-turn' and fold_in=True")
 
     # --- the client
 
@@ -105,16 +114,12 @@ class Bayes(Algorithm):
 
     def batch_update(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
-    ) -> tuple[Sequence[BayesState], Sums]:
+    ) -> tuple[Sequence[State], Sums]:
         """The users' posteriors, and the change of the sums over them, or all of it if a client is new."""
         before = [_known(state) for state in states]
         whole = together(shards)
-        fit = _fit(whole, broadcast)
-        _check_finite(fit.means, whole, broadcast)
-        after = [
-            _state(one, old, broadcast.settings)
-            for one, old in zip(zip(*(parted(part, shards) for part in fit), strict=True), before, strict=True)
-        ]
+        after = self.moved(shards, whole, before, broadcast)
+        _check_finite([state.U for state in after], whole, broadcast)
         lines = joined_rows([_change(_lines, new, old) for new, old in zip(after, before, strict=True)])
         by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
         change = moments.sum_moments(*subproblem.raw(by_rated), lines, len(free_users(broadcast.settings)))
@@ -131,6 +136,13 @@ class Bayes(Algorithm):
         )
         one_each = 8 * (len(shards) - 1)  # `joined` of every client
         return after, replace(sums, sent=sums.sent + one_each)
+
+    def moved(
+        self, shards: Sequence[Shard], whole: Shard, before: Sequence[BayesState | None], broadcast: Broadcast
+    ) -> list[BayesState]:
+        """The clients' states after a round; `whole` is their shards together."""
+        fit = zip(*(parted(part, shards) for part in _fit(whole, broadcast)), strict=True)
+        return [_state(one, old, broadcast.settings) for one, old in zip(fit, before, strict=True)]
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         known = _known(state)
@@ -256,16 +268,19 @@ def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
     return np.concatenate([[rows.number], rows.mean, rows.second, [error, rows.log_det, number.sum()]])
 
 
-def _rating_sums(shard: Shard, broadcast: Broadcast) -> tuple[Array, Array, Array]:
-    """The number, sum and sum of squares of each user's scaled ratings."""
-    matrix, (mean, scale) = shard.by_user, broadcast.scaling
-    number = np.diff(matrix.indptr)
-    m = (matrix.data.astype(np.float64) - mean) / scale
-    rows = np.repeat(np.arange(len(number)), number)
-    return number.astype(np.float64), *(np.bincount(rows, values, len(number)) for values in (m, m * m))
+def _rating_sums(shard: Shard, broadcast: Broadcast) -> Array:
+    """The number, sum and sum of squares of each user's scaled ratings, computed once per broadcast."""
+
+    def sums() -> Array:
+        matrix, (mean, scale) = shard.by_user, broadcast.scaling
+        m = (matrix.data.astype(np.float64) - mean) / scale
+        rows = np.repeat(np.arange(len(shard.users)), np.diff(matrix.indptr))
+        return np.array([np.bincount(rows, values, len(shard.users)) for values in (None, m, m * m)])
+
+    return broadcast.shared.derive(f"rating sums of {shard.client}", sums)
 
 
-def _check_finite(means: Array, whole: Shard, broadcast: Broadcast) -> None:
-    if broadcast.settings.privacy.failures_tell or np.isfinite(means).all():
+def _check_finite(users: Sequence[Array], whole: Shard, broadcast: Broadcast) -> None:
+    if broadcast.settings.privacy.failures_tell or all(np.isfinite(U).all() for U in users):
         return  # under secure aggregation, an error could tell something
     raise Diverged(broadcast.round, f"client {whole.client} got user factors that are not finite", Bayes.remedy)

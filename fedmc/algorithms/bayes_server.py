@@ -124,16 +124,50 @@ def learned(sums: ServerSums) -> Hyper:
 
 
 def bound_parts(sums: ServerSums) -> tuple[Hyper, Ratings, Rows, Rows, Array]:
-    """The arguments of `gaussians.bound`; the items are those that anybody rated."""
-    size = len(sums.hyper.items.mean)
-    means, covariances, log_dets = item_posteriors(sums)
-    count, (error, log_det, number) = sums.users[0], sums.users[-3:]
-    users = Rows(float(count), sums.users[1 : size + 1], sums.users[size + 1 : -3], float(log_det))
+    """The arguments of `gaussians.bound`, at the items' posteriors that follow from the sums.
+
+    There (precision + noise G) mean = pull + noise b, and (precision + noise G) covariance = 1. So the items' part of
+    the expected squared error, sum tr(G E[v v']) - 2 b'E[v], needs no product with G.
+    """
+    hyper, means = sums.hyper, (found := item_posteriors(sums))[0]
+    items = _rated(sums, *found)
+    away = items.number * means.shape[1] + hyper.items.pull @ items.mean
+    away -= float(np.sum(hyper.items.precision * gaussians.unpacked(items.second)))
+    b = sums.items[:, -means.shape[1] :]
+    fitted = float(np.einsum("ja,ja->", b, means))  # avoids BLAS, whose threads compete with the kernels
+    return _parts(sums, items, float(away / hyper.noise - fitted))
+
+
+def parts_at(
+    sums: ServerSums, means: Array, covariances: Array, log_dets: Array
+) -> tuple[Hyper, Ratings, Rows, Rows, Array]:
+    """`bound_parts` at any other posteriors of the items."""
+    size = means.shape[1]
     G, b = sums.items[:, :-size], sums.items[:, -size:]
     second = gaussians.second_moments(means, covariances)
-    error = float(error + np.sum((G * second) @ gaussians.multiplicity(size)) - 2 * np.sum(b * means))
-    raters = G[:, -1]
-    rated = raters > 0
-    items = gaussians.summed(means[rated], covariances[rated], log_dets[rated])
-    typical = float(number / max(count, 1e-9) * np.square(raters).sum() / max(float(raters.sum()), 1e-9))
-    return sums.hyper, Ratings(float(number), error), users, items, gaussians.guess(size, typical)
+    error = float(np.sum((G * second) @ gaussians.multiplicity(size)) - 2 * np.sum(b * means))
+    return _parts(sums, _rated(sums, means, covariances, log_dets), error)
+
+
+def _raters(sums: ServerSums) -> Array:
+    """The number of ratings of each item."""
+    found: Array = sums.items[:, -len(sums.hyper.items.mean) - 1]
+    return found
+
+
+def _rated(sums: ServerSums, means: Array, covariances: Array, log_dets: Array) -> Rows:
+    """The sums over the items that anybody rated."""
+    rated = _raters(sums) > 0
+    if rated.all():
+        return gaussians.summed(means, covariances, log_dets)
+    return gaussians.summed(means[rated], covariances[rated], log_dets[rated])
+
+
+def _parts(sums: ServerSums, items: Rows, items_error: float) -> tuple[Hyper, Ratings, Rows, Rows, Array]:
+    """`items_error` is the items' part of the expected squared error."""
+    size = len(sums.hyper.items.mean)
+    count, (error, log_det, number) = float(sums.users[0]), sums.users[-3:].tolist()
+    users = Rows(count, sums.users[1 : size + 1], sums.users[size + 1 : -3], log_det)
+    raters = _raters(sums)
+    typical = number / max(count, 1e-9) * float(np.square(raters).sum() / max(float(raters.sum()), 1e-9))
+    return sums.hyper, Ratings(number, error + items_error), users, items, gaussians.guess(size, typical)

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from fedmc.algorithms.messages import Broadcast
+from fedmc.problem.penalties import coefficients
 from fedmc.problem.subproblem import unpacked
 from fedmc.types import Array
 
@@ -60,6 +61,13 @@ class Leakage(Protocol):
     def grams(self, seen: Sequence[Observation]) -> tuple[Array, Array] | None:
         """(G, b) of each item after these messages, if messages contain them."""
         return None
+
+    def user_bias(self, broadcast: Broadcast, u: Array, left: float) -> float | None:
+        """The bias of a client's only user with factors u, if `left` is the sum of residuals without it."""
+        settings = broadcast.settings
+        penalty = coefficients(settings.penalty_at_entry, settings.width)
+        weight = 0.0 if penalty is None else float(penalty.l2[settings.rank + 1])
+        return left / weight if weight else None
 
     def clearest(self, seen: Sequence[Observation]) -> Sequence[Observation]:
         """The messages that distinguish users best: the first, unless noise has to be averaged out."""

@@ -21,10 +21,10 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 from scipy.stats import rankdata
 
+from fedmc.algorithms.gaussians import unpacked
 from fedmc.algorithms.leakage import Leakage, Observation, Pulls
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
-from fedmc.problem.penalties import coefficients
 from fedmc.types import Array
 
 SAME = 1e-6  # vectors of norm about 1 that differ by less belong to the same person
@@ -64,7 +64,7 @@ def ratings_of_one(seen: Sequence[Observation], grid: Array | None) -> Recovered
     settings, (mean, scale) = first[0].broadcast.settings, first[0].broadcast.scaling
     moments = leakage.grams(first)
     if moments is not None:
-        items, candidates = _from_curvature(first[0].broadcast, *moments)
+        items, candidates = _from_curvature(leakage, first[0].broadcast, *moments)
     else:
         found = leakage.pulls(first)
         if not found or not (settings.biases or grid is not None):
@@ -84,8 +84,8 @@ def nearest(ratings: Array, grid: Array) -> Array:
     return rounded
 
 
-def _from_curvature(broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, list[Array]]:
-    """G = z z' and b = (m - user bias) z give m up to the bias, which the user's ridge equation determines."""
+def _from_curvature(leakage: Leakage, broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, list[Array]]:
+    """G = z z' and b = (m - user bias) z give m up to the bias, which the user's own equation determines."""
     items = np.flatnonzero(stands_out(np.trace(G, axis1=1, axis2=2)))
     G, b, settings = G[items], b[items], broadcast.settings
     if not settings.biases:
@@ -93,10 +93,9 @@ def _from_curvature(broadcast: Broadcast, G: Array, b: Array) -> tuple[Array, li
         size = np.sqrt(np.abs(np.einsum("a,jab,b->j", z, G, z)).mean())
         return items, [b @ z / size, -(b @ z) / size]
     u, less_bias = G[0, -1] / G[0, -1, -1], b[:, -1] / G[:, -1, -1]
-    penalty = coefficients(settings.penalty_at_entry, settings.width)
-    weight = 0.0 if penalty is None else float(penalty.l2[settings.rank + 1])
     left = less_bias - broadcast.V[items][:, : settings.rank + 1] @ u
-    return items, [less_bias + (left.sum() / weight if weight else -less_bias.mean())]
+    bias = leakage.user_bias(broadcast, u[:-1], float(left.sum()))
+    return items, [less_bias + (-less_bias.mean() if bias is None else bias)]
 
 
 def _from_pulls(one: Pulls, settings: Settings, grid: Array | None) -> tuple[Array, list[Array]]:
@@ -120,7 +119,7 @@ def persons(seen: Sequence[Observation]) -> list[Array]:
     leakage = leakage_of(seen)
     moments = leakage.grams(seen[:1])
     if moments is not None:
-        return _by_factors(*moments)
+        return _by_moments(moments[0], seen[0].broadcast.settings.biases)
     rows = leakage.deviations(leakage.clearest(seen))
     return _by_direction(rows[-1]) if rows else []
 
@@ -135,56 +134,50 @@ def _by_direction(rows: Array) -> list[Array]:
     return [items[group] for group in _same(lines, np.maximum(2 * noise / sizes[items], SAME)) if len(group) > 1]
 
 
-def _by_factors(G: Array, b: Array) -> list[Array]:
-    """For an item with one rater G = z z' gives z; the known z then separate items with a few raters."""
-    pairs = np.tril_indices(G.shape[1])
+def _by_moments(G: Array, counted: bool) -> list[Array]:
+    """An item with one rater has that person's E[z z'] as its G; those known then separate items with a few raters.
+
+    `counted`: the last coordinate of every z is 1, so that the last entry of G counts raters. Else a single rater is
+    recognised by the rank of G.
+    """
     whole = np.trace(G, axis1=1, axis2=2)
     candidates = np.flatnonzero(whole > 1e-9 * whole.max(initial=0.0))
-    single = [j for j in candidates if _rank_one(G[j])]
-    Z = np.array([_root(G[j]) for j in single]).reshape(len(single), G.shape[1])
-    linked = [[single[k] for k in group] for group in _same(Z)]
-    known = [Z[group[0]] for group in _same(Z)]
-    waiting = sorted(set(candidates) - set(single), key=lambda j: float(whole[j]))
-    for j in waiting:
-        _untangle(int(j), G[j], pairs, known, linked)
+    single = [j for j in candidates if _of_one(G[j], counted)]
+    pairs = np.tril_indices(G.shape[1])
+    lines = G[:, *pairs]
+    groups = _same(lines[single])
+    linked, known = [[single[k] for k in group] for group in groups], [lines[single[group[0]]] for group in groups]
+    for j in sorted(set(candidates) - set(single), key=lambda j: float(whole[j])):
+        if known and not (counted and lines[j][-1] > CROWD + 0.5):
+            _untangle(int(j), lines[j], known, linked, counted)
     return [np.array(items) for items in linked if len(items) > 1]
 
 
-def _untangle(item: int, G: Array, pairs: tuple[Array, Array], known: list[Array], linked: list[list[int]]) -> None:
-    """Link the item to the persons whose z z' add up to G; a remainder of rank one is a new person."""
-    if not known or (_counted(known) and G[-1, -1] > CROWD + 0.5):
-        return
-    outer = np.array([np.outer(z, z)[pairs] for z in known]).T
-    share, left = nnls(outer, G[pairs])
+def _untangle(item: int, line: Array, known: list[Array], linked: list[list[int]], counted: bool) -> None:
+    """Link the item to the persons whose E[z z'] add up to its G; a remainder of one person is a new one."""
+    share, left = nnls(np.array(known).T, line)
     whole = np.rint(share).astype(bool)
-    if left <= SAME * np.linalg.norm(G) and np.abs(share - whole).max() < 1e-3:
+    if left <= SAME * np.linalg.norm(line) and np.abs(share - whole).max() < 1e-3:
         for k in np.flatnonzero(whole).tolist():
             linked[k].append(item)
         return
-    for k, z in enumerate(known):
-        rest = G - np.outer(z, z)
-        if _rank_one(rest):
+    if counted and line[-1] > 2.5:
+        return  # what one known person leaves is not one person
+    for k, one in enumerate(known):
+        if _of_one(unpacked(line - one), counted):
             linked[k].append(item)
-            known.append(_root(rest))
+            known.append(line - one)
             linked.append([item])
             return
 
 
-def _counted(known: list[Array]) -> bool:
-    """Whether the last coordinate of every z is 1, so that G's last entry counts raters."""
-    return all(abs(z[-1] - 1) < SAME for z in known)
-
-
-def _rank_one(G: Array) -> bool:
-    z = _root(G)
-    return bool(np.abs(G - np.outer(z, z)).max() <= SAME * np.abs(G).max() and np.trace(G) > 0)
-
-
-def _root(G: Array) -> Array:
-    """z with z z' = G for G of rank one, with a nonnegative last entry."""
+def _of_one(G: Array, counted: bool) -> bool:
+    """Whether G can be the E[z z'] of one person."""
+    if counted:
+        return bool(abs(G[-1, -1] - 1) < SAME and np.linalg.eigvalsh(G)[0] > -SAME)
     k = int(np.argmax(np.diag(G)))
-    z: Array = G[:, k] / np.sqrt(max(G[k, k], 1e-300))
-    return z if z[-1] >= 0 else -z
+    z = G[:, k] / np.sqrt(max(G[k, k], 1e-300))
+    return bool(np.abs(G - np.outer(z, z)).max() <= SAME * np.abs(G).max() and np.trace(G) > 0)
 
 
 def _same(points: Array, blur: float | Array = SAME) -> list[Array]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
@@ -70,6 +70,7 @@ def train(
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
     try:
         for round in until(running, stop):
+            history[-1:] = map(slim, history[-1:])
             history.append(round)
             on_round(round)
     except Diverged as error:
@@ -80,6 +81,13 @@ def train(
     if last.diagnostics.objective is None:
         history[-1] = _measured(engine, last)
     return Run(collect(engine, federation, last.broadcast), history, diverged, tuple(trials))
+
+
+def slim(round: Round) -> Round:
+    """A round without the arrays that are larger than V, and without what was derived from them."""
+    broadcast = round.broadcast
+    small = {name: array for name, array in broadcast.shared.arrays.items() if array.nbytes <= broadcast.V.nbytes}
+    return round._replace(broadcast=broadcast._replace(shared=Shared(small)))
 
 
 def _measured(engine: LocalEngine, last: Round) -> Round:
@@ -152,6 +160,7 @@ def summary(history: list[Round]) -> dict[str, Any]:
         "test_rmse": last.test_rmse,
         "train_rmse": last.train_rmse,
         "objective": last.objective,
+        "bound": last.bound,
         "rounds": history[-1].number,
         "seconds": sum(round.seconds for round in history),
         "bytes_up": sum(round.bytes_up for round in history),
