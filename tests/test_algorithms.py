@@ -30,6 +30,7 @@ from tests.conftest import planted
 CLIENTS, RANK, ROUNDS = 4, 2, 4
 PLAIN = {"active": 3}
 SECAGG = {"active": CLIENTS, "privacy": "secagg", "min_cohort": 3}
+BAYESIAN = ("bayes", "gibbs")  # one preset has what they need
 NOISED = {"active": CLIENTS, "privacy": "dp", "dp_rounds": 5, "epsilon": math.inf}  # what "dp" needs, without noise
 
 
@@ -56,6 +57,9 @@ class Recorder(LocalEngine):
 def settings_of(name: str, preset: str, given: dict) -> Settings:
     if name == "dp":
         given = NOISED | ({"privacy": "dp+secagg", "min_cohort": 3} if given.get("privacy") == "secagg" else {})
+    if name in BAYESIAN:
+        active = given["active"] if name == "bayes" else max(given["active"], CLIENTS)  # gibbs needs everybody
+        return Settings.preset("bayes", **{"rank": RANK, "algorithm": name} | given | {"active": active})
     return Settings.preset(preset, **{"rank": RANK, "algorithm": name, "inner_steps": 3} | given)
 
 
@@ -192,6 +196,8 @@ WRONG = {
     "exact": ({"beta": np.zeros(())}, "beta must be above 0"),
     "scaffold": ({"control": np.zeros((3, 3))}, "control must have the shape of V"),
     "dp": ({}, "posterior is missing or has another shape"),
+    "bayes": ({}, "item_roots is missing or has another shape"),
+    "gibbs": ({}, "is missing or has another shape"),
 }
 
 

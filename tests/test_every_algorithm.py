@@ -40,7 +40,8 @@ class UnluckyWorld(World):
 
 
 def settings_of(algorithm, mode):
-    return Settings.preset("fast", rank=3, algorithm=algorithm, **MODES[mode])
+    everybody = {"active": NODES} if algorithm == "gibbs" else {}  # which refuses less
+    return Settings.preset("fast", rank=3, algorithm=algorithm, **MODES[mode] | everybody)
 
 
 def check_same(found, expected):

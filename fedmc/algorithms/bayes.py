@@ -134,8 +134,9 @@ class Bayes(Algorithm):
             else SparseRows(np.zeros(len(users), np.int64), np.array(users), 1),
             joined=sum(state is None for state in states),
         )
-        one_each = 8 * (len(shards) - 1)  # `joined` of every client
-        return after, replace(sums, sent=sums.sent + one_each)
+        apart = sums["joined"].nbytes * (len(shards) - 1)  # one from every client
+        numbers = 0 if len(shards) == 1 else 8 * len(shards)  # of the rows of `users`, which no client sends
+        return after, replace(sums, sent=sums.sent + apart - numbers)
 
     def moved(
         self, shards: Sequence[Shard], whole: Shard, before: Sequence[BayesState | None], broadcast: Broadcast

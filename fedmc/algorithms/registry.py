@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # avoids a cycle: the protocol imports Settings, which look u
 
 GROUP = "fedmc.algorithms"
 BUILT_IN = {
-    "bayes": "fedmc.algorithms.bayes:Bayes",
     "linearised": "fedmc.algorithms.admm:LinearisedADMM",
     "exact": "fedmc.algorithms.exact:ExactADMM",
     "curvature": "fedmc.algorithms.curvature:Curvature",
@@ -30,6 +29,8 @@ BUILT_IN = {
     "fedprox": "fedmc.algorithms.fedavg:FedProx",
     "scaffold": "fedmc.algorithms.scaffold:Scaffold",
     "dp": "fedmc.algorithms.private:Private",
+    "bayes": "fedmc.algorithms.bayes:Bayes",
+    "gibbs": "fedmc.algorithms.gibbs:Gibbs",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them

@@ -76,6 +76,7 @@ def names() -> list[str]:
     """The names of all methods that can be compared."""
     elsewhere = {
         "bayes",
+        "gibbs",  # which needs everybody in every round
         *registry.UPDATES,
         *(kind.algorithm for kind in modes.BY_MODE.values()),
     }  # chosen by other settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-SERVER, CLIENT, ROUND, PASS, GROUPS = range(5)  # the purpose of a draw
+SERVER, CLIENT, ROUND, PASS, GROUPS, SAMPLE = range(6)  # the purpose of a draw
 
 
 def server_rng(seed: int) -> np.random.Generator:
@@ -15,3 +15,8 @@ def server_rng(seed: int) -> np.random.Generator:
 def client_rng(seed: int, client: int) -> np.random.Generator:
     """The generator of one client's initial factors, the same wherever that client runs."""
     return np.random.default_rng([seed, CLIENT, client])
+
+
+def sample_rng(seed: int, round: int, client: int | None = None) -> np.random.Generator:
+    """The generator of what a client, or else the server, samples in a round."""
+    return np.random.default_rng([seed, SAMPLE, round, 0 if client is None else client + 1])
