@@ -129,11 +129,11 @@ def given(kind):
     """The settings that the run was planned with."""
     return {
         "paper": {"name": "paper", "rank": 3, "beta": 0.5, "active": 2},
-        "exact": {"rank": 3, "update": "exact", "active": 2},
-        "curvature": {"rank": 3, "active": 2},
-        "secagg": {"rank": 3, "active": 3, "privacy": "secagg", "min_cohort": 3},
-        "dp": {"rank": 2, "active": 4, "privacy": "dp", "epsilon": 5, "dp_rounds": 3},
-        "clipped": {"rank": 3, "active": 3, "clip": 1.0},
+        "exact": {"name": "fast", "rank": 3, "update": "exact", "active": 2},
+        "curvature": {"name": "fast", "rank": 3, "active": 2},
+        "secagg": {"name": "fast", "rank": 3, "active": 3, "privacy": "secagg", "min_cohort": 3},
+        "dp": {"name": "fast", "rank": 2, "active": 4, "privacy": "dp", "epsilon": 5, "dp_rounds": 3},
+        "clipped": {"name": "fast", "rank": 3, "active": 3, "clip": 1.0},
     }[kind]
 
 

@@ -175,7 +175,8 @@ class Bayes(Algorithm):
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1
         sums = sums._replace(items=sums.items + total["S"], users=sums.users + total["users"][0])
-        if broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
+        ratings = sums.users[-1]
+        if ratings > 0 and broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
         means, _, _ = item_posteriors(sums)
         V = np.ones((len(means), size + 1))

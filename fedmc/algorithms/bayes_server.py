@@ -97,7 +97,8 @@ def check_broadcast(broadcast: Broadcast) -> None:
             raise InputError(f"the server's {name} is missing or has another shape than {shape}")
         finite = bool((np.abs(arrays[name]) <= max(LARGEST, NOISES[1], EIGENVALUES[1])).all())
         require(finite, f"the server's {name} has numbers that are not finite or too large")
-    require(bool((np.abs(arrays[ROOTS]) <= LARGEST).all()), f"the items' covariances are beyond {LARGEST:g}")
+    for name in (ROOTS, "user_mean", "item_mean"):
+        require(bool((np.abs(arrays[name]) <= LARGEST).all()), f"the server's {name} has numbers beyond {LARGEST:g}")
     noise = float(arrays[NOISE][0])
     require(NOISES[0] <= noise <= NOISES[1], f"noise must be {NOISES[0]:g} to {NOISES[1]:g}, got {noise:g}")
     for name in ("user_precision", "item_precision"):

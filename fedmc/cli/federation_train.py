@@ -87,7 +87,7 @@ def train(
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     usual = usual_update(update, settings.preset_name, everybody=active in (None, p), method=solver.method)
-    if usual is not None and settings.privacy.algorithm is None:
+    if usual is not None:
         settings = settings.replace(update=usual)
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
     start_run(config, folder, detach, as_json)

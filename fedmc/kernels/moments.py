@@ -137,17 +137,18 @@ def _scale_line(A: Array, line: int, weight: Scalar, start: int, stop: int) -> N
 
 
 @inlined
-def _eliminate(A: Array, R: Array, size: int) -> float:
+def _eliminate(A: Array, R: Array, size: int, floor: float) -> float:
     """Cholesky's factorisation P = L L' of [P, b], on and right of the diagonal; returns log det P.
 
-    A becomes [L', L^-1 b], and R becomes L^-1.
+    A becomes [L', L^-1 b], and R becomes L^-1. No pivot is below `floor`: with sums that are absurdly large, rounding
+    would make it negative.
     """
     log_det = 0.0
     R[:, :] = 0
     for c in range(size):
         R[c, c] = 1
     for c in range(size):
-        pivot = A[c, c]
+        pivot = A[c, c] if not A[c, c] < floor else floor  # NaN stays NaN
         log_det += np.log(pivot)
         scale = 1 / np.sqrt(pivot)
         _scale_line(A, c, scale, c, size + 1)
@@ -185,7 +186,7 @@ def _posterior_rows(line: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
         first: int, last: int, S: Array, alpha: float, precision: Array, pull: Array, means: Array, covariances: Array,
-        log_dets: Array, roots: Array,
+        log_dets: Array, roots: Array, floor: float,
     ) -> None:  # fmt: skip
         size = means.shape[1]
         width = line if line > 0 else whole_packs(size + 1, lanes(precision))
@@ -199,7 +200,7 @@ def _posterior_rows(line: int) -> Callable[..., None]:
                     place += 1
             for a in range(size):
                 A[a, size] = pull[a] + alpha * S[row, place + a]
-            log_dets[row] = -_eliminate(A, R, size)
+            log_dets[row] = -_eliminate(A, R, size, floor)
             mean[0] = 0
             for k in range(size):
                 _add_line(R, k, mean, 0, A[k, size], 0, k + 1)
@@ -241,7 +242,8 @@ def _posteriors(
     means, log_dets = np.empty((rows, size), covariances.dtype), np.empty(rows)
     width = padded(size + 1, np.dtype(np.float64))
     loop = _posterior_rows(static_length(width, np.dtype(np.float64)))
-    arguments = S, alpha, np.ascontiguousarray(precision), pull, means, covariances, log_dets, roots
+    floor = float(np.linalg.eigvalsh(precision)[0]) / 2  # G is positive semi-definite: true pivots are above this
+    arguments = S, alpha, np.ascontiguousarray(precision), pull, means, covariances, log_dets, roots, floor
     threads.over_rows(loop, np.arange(rows + 1), rows * (size + 2.0) ** 3, *arguments)
     return means, log_dets
 
