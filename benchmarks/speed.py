@@ -1,12 +1,12 @@
 """Speed and memory: ratios that are measured in one run on one machine.
 
     python benchmarks/speed.py [SECTION ...]
-        plain peers netflix threads growth clients precision bytes ceiling diagnostics startup
+        plain peers netflix bayes threads growth clients precision bytes ceiling diagnostics startup
 
 Every section runs by itself. MovieLens 1M is read from FEDMC_DATA (a folder that holds ml-1m) where it is set, else
-synthetic ratings of its size and skew are used. `peers` needs the extra `bench`; `netflix`, `threads` and `clients`
-synthesise sets of the sizes of Netflix and MovieLens 10M in a temporary folder (2 GB), and run in separate processes
-to measure their peak memory.
+synthetic ratings of its size and skew are used. `peers` and `bayes` need the extra `bench`; `netflix`, `bayes`,
+`threads` and `clients` synthesise sets of the sizes of Netflix and MovieLens 10M in a temporary folder (2 GB), and run
+in separate processes to measure their peak memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import speed_bayes
 import speed_details
 from plain import PlainClient
 from scipy import sparse
@@ -152,6 +153,23 @@ def section_netflix() -> None:
                 )
 
 
+def section_bayes() -> None:
+    speed_bayes.against_fast()
+    speed_bayes.against_myfm()
+    netflix_with_bayes()
+
+
+def netflix_with_bayes() -> None:
+    with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
+        seen = apart("run", synthesised(Path(folder), "netflix"), "bayes", 10, 100)
+    print(
+        f"netflix size, {seen['ratings'] / 1e6:.1f}M ratings, {CLIENTS} clients, rank 10, bayes: 100 rounds of "
+        f"{ACTIVE}: {seen['seconds']:.1f} s of updates (at most 300; {seen['cpu']:.1f} s of CPU with start-up), "
+        f"peak {seen['peak'] / 1e9:.2f} GB (at most 8)",
+        flush=True,
+    )
+
+
 def section_threads() -> None:
     with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
         for name in ("ml-10m", "netflix"):
@@ -196,8 +214,10 @@ def job_run(path: str, preset: str, rank: str, number: str, count: str = "0") ->
     for shard in shards:
         shard.by_user.data.sum(), shard.by_rated.data.sum()  # into memory, so that no round reads the disk
     with threads.limited(int(count) or threads.available()):
+        cpu = time.process_time()
         spent = seconds_of_rounds(shards, settings_of(preset, int(rank)), int(number), skip=0)
-    return {"seconds": sum(spent), "ratings": sum(shard.by_user.nnz for shard in shards)}
+        cpu = time.process_time() - cpu
+    return {"seconds": sum(spent), "cpu": cpu, "ratings": sum(shard.by_user.nnz for shard in shards)}
 
 
 def job_clients(kind: str) -> dict:
@@ -233,6 +253,7 @@ SECTIONS = {
     "plain": section_plain,
     "peers": section_peers,
     "netflix": section_netflix,
+    "bayes": section_bayes,
     "threads": section_threads,
     "clients": section_clients,
     **speed_details.SECTIONS,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmc.algorithms.presets import Update
+from fedmc.algorithms.presets import Update, with_theory
 from fedmc.algorithms.protocol import Algorithm, Sampler
 from fedmc.algorithms.settings import DType, Normalise, Preset, Settings
 from fedmc.data.builder import Duplicates
@@ -20,10 +20,14 @@ from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
+from fedmc.model.ids import Unknown
+from fedmc.model.model import Interval
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
+from fedmc.training import ranks
+from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
@@ -50,7 +54,7 @@ class FedMC:
 
     Parameters
     ----------
-    rank : number of factors.
+    rank : number of factors. "auto" first finds out in short runs how many the ratings show; needs preset "bayes".
     preset : "bayes" (the most accurate: Bayesian, nothing to tune, with intervals), "fast" (point estimates, as
         accurate as pooled least squares) or "paper" (FedMC-ADMM as published). A setting that "bayes" does not have,
         such as another loss or a penalty, chooses "fast" and is logged.
@@ -93,10 +97,10 @@ class FedMC:
     history_ : a `Round` for each round.
     n_rounds_ : number of the last round.
     client_of_user_ : the client of each user.
-    trials_ : the trials of `penalty_users="auto"`.
+    trials_ : the trials of `rank="auto"` or of `penalty_users="auto"`.
     """
 
-    rank: int = 20
+    rank: Rank = 20
     _: KW_ONLY
     preset: Preset = "bayes"
     clients: int = 10
@@ -131,7 +135,7 @@ class FedMC:
     seed: int = 0
     model_: Model = field(init=False)
     history_: list[Round] = field(init=False)
-    trials_: tuple[Trial, ...] = field(init=False)
+    trials_: tuple[Trial | RankTrial, ...] = field(init=False)
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)
     n_features_in_: int = field(init=False)
@@ -148,14 +152,15 @@ class FedMC:
         if self.validation:
             ratings, validation = split(ratings, self.validation, self.seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
-        settings = self.settings(int(owner.max()) + 1)
+        settings = replace(self, rank=ranks.first(self.rank)).settings(int(owner.max()) + 1)
         stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
         required = stop.patience is None or validation is not None
         require(required, "patience needs validation ratings: set validation=0.1")
         shards = make_shards(ratings, owner, settings.dtype, validation=validation)
         federation = Federation(shards, ratings.users, ratings.items)
+        settings, tried = ranks.chosen(shards, settings, self.rank)
         run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
-        self.model_, self.history_, self.trials_ = run.model, run.history, run.trials
+        self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
         self.n_features_in_ = len(ratings.items)
         if run.diverged is not None:  # the last finite model stays in model_
@@ -167,15 +172,46 @@ class FedMC:
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
         if given["active"] is None:
             given["active"] = modes.as_privacy(self.privacy).default_active(clients)
-        return Settings.preset(self.preset, dp_rounds=self.rounds, **given)
+        theory = self.full_diagnostics or self.tolerance is not None
+        preset = with_theory(self.preset) if theory else self.preset
+        return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Array:
-        """Predicted ratings of (user, item) pairs."""
-        return self._model().predict(users, items)
+    @overload
+    def predict(
+        self, users: ArrayLike, items: ArrayLike, *, return_std: Literal[False] = False, unknown: Unknown = "refuse"
+    ) -> Array: ...
+    @overload
+    def predict(
+        self, users: ArrayLike, items: ArrayLike, *, return_std: Literal[True], unknown: Unknown = "refuse"
+    ) -> tuple[Array, Array]: ...
 
-    def recommend(self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True) -> tuple[Array, Array]:
-        """The n best items of each user: (ids, scores)."""
-        return self._model().recommend(users, n, exclude_seen=exclude_seen)
+    def predict(
+        self, users: ArrayLike, items: ArrayLike, *, return_std: bool = False, unknown: Unknown = "refuse"
+    ) -> Array | tuple[Array, Array]:
+        """Predicted ratings of (user, item) pairs; with `return_std` also the standard deviation of each rating.
+
+        An unknown id is an error or, with unknown="prior", predicted as a user or item without ratings. Both options
+        need a Bayesian model.
+        """
+        if return_std:
+            return self._model().predict(users, items, return_std=True, unknown=unknown)
+        return self._model().predict(users, items, unknown=unknown)
+
+    def interval(
+        self, users: ArrayLike, items: ArrayLike, level: float = 0.9, *, unknown: Unknown = "refuse"
+    ) -> Interval:
+        """Predictions, and the ends of intervals that hold the ratings with probability `level`; Bayesian models."""
+        return self._model().interval(users, items, level, unknown=unknown)
+
+    def recommend(
+        self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True, cautious: bool = False
+    ) -> tuple[Array, Array]:
+        """The n best items of each user: (ids, scores).
+
+        If `cautious`, an item's score is not its predicted rating but what the expected rating exceeds with 90 %
+        probability, so that an item with few ratings has to be much better. This needs a Bayesian model.
+        """
+        return self._model().recommend(users, n, exclude_seen=exclude_seen, cautious=cautious)
 
     def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
         """A model that predicts and recommends for new users, given their ratings."""

@@ -22,11 +22,20 @@ def run_folder(tmp_path_factory):
     entries = planted().matrix.tocoo()
     lines = [f"person-{u},{i},{x:.3f}" for u, i, x in zip(entries.row, entries.col, entries.data, strict=True)]
     (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
-    words = "train ratings.csv --clients 4 --rounds 12 --rank 2 --out run --report --diagnostics"
+    words = "train ratings.csv --preset fast --clients 4 --rounds 12 --rank 2 --out run --report --diagnostics"
     done = fedmc(*words.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
     assert f"report in {folder / 'run' / 'report.html'}" in done.stdout
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def bayesian_folder(run_folder):
+    """A run whose report has intervals."""
+    words = "train ratings.csv --clients 4 --rounds 12 --rank 2 --out bayesian --report"
+    done = fedmc(*words.split(), cwd=run_folder.parent)
+    assert done.returncode == 0, done.stderr
+    return run_folder.parent / "bayesian"
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +71,17 @@ def open_page(browser, path, width=1400, scheme="light"):
     return page, said, asked
 
 
-@pytest.mark.parametrize("which", ["run_folder", "comparison_folder"])
+@pytest.mark.parametrize(("which", "count"), [("run_folder", 2), ("comparison_folder", 2), ("bayesian_folder", 4)])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_a_browser(browser, request, which, width, scheme):
+def test_in_a_browser(browser, request, which, count, width, scheme):
     path = request.getfixturevalue(which) / "report.html"
     page, said, asked = open_page(browser, path, width, scheme)
     assert said == []
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
     figures = page.locator("figure svg")
-    assert figures.count() == 2
-    for box in (figures.nth(k).bounding_box() for k in range(2)):
+    assert figures.count() == count
+    for box in (figures.nth(k).bounding_box() for k in range(count)):
         assert box["width"] >= 300
         assert box["height"] >= 200
         assert box["x"] + box["width"] <= width
@@ -100,8 +109,8 @@ def test_tables_sort(browser, run_folder):
     page.close()
 
 
-def test_it_says_nothing_about_single_users(run_folder, comparison_folder):
-    for folder in (run_folder, comparison_folder):
+def test_it_says_nothing_about_single_users(run_folder, comparison_folder, bayesian_folder):
+    for folder in (run_folder, comparison_folder, bayesian_folder):
         for path in (p for p in folder.rglob("*") if p.suffix in (".html", ".svg", ".csv", ".json", ".toml")):
             assert "person-" not in path.read_text(encoding="utf-8"), path
 

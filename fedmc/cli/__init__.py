@@ -42,7 +42,8 @@ NODE = {
     "reject": Entry("fedmc.cli.node_policy:reject", "Take no part in a run."),
     "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
     "trust": Entry("fedmc.cli.request_keys:trust", "Pin the key of the server to obey."),
-    "recommend": Entry("fedmc.cli.model:recommend_at_node", "Recommend items to the organisation's own users."),
+    "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
+    "recommend": Entry("fedmc.cli.predict:recommend_at_node", "Recommend items to the organisation's own users."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
 COMMANDS: dict[str, Entry | click.Group] = {
@@ -53,8 +54,8 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "reproduce": Entry("fedmc.cli.compare:reproduce", "Run the experiments of the paper."),
     "report": Entry("fedmc.cli.report:report", "Write the report of a run or a comparison."),
     "evaluate": Entry("fedmc.cli.model:evaluate", "Measure a model's error on ratings."),
-    "predict": Entry("fedmc.cli.model:predict", "Predict ratings."),
-    "recommend": Entry("fedmc.cli.model:recommend", "Recommend items to users."),
+    "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),
+    "recommend": Entry("fedmc.cli.predict:recommend", "Recommend items to users."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
     "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),

@@ -15,13 +15,18 @@ from fedmc.data import datasets
 from fedmc.data.partition import Federation, assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
+from fedmc.evaluation import coverage
+from fedmc.evaluation.coverage import Calibration
 from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
+from fedmc.model import Model
 from fedmc.report.run import write_report
 from fedmc.training import simulation
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
-CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 30, 5
+CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 20, 20
+LEVEL = 0.9  # of the intervals
+USER, FILM = 1, 318  # of the example: this user has not rated this film
 
 
 def demo(
@@ -35,27 +40,33 @@ def demo(
     ratings = datasets.demo()
     train, test = split(ratings, 0.2, seed)
     owner = assign_users(len(ratings.users), CLIENTS, seed)
-    settings = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed)
+    settings = Settings.preset("bayes", rank=RANK, active=ACTIVE, seed=seed, dtype="float32")
     federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
     typer.echo(settings.privacy.claim(), err=True)
     warm_up(settings, federation)
     with rounds_bar(ROUNDS) as show:
-        run = simulation.train(federation, settings, Stop(ROUNDS), on_round=show)
+        run = simulation.train(federation, settings, Stop(ROUNDS), measure_every=1, on_round=show)
+    least_squares = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed, dtype="float32")
     others = {
         "biases only, pooled": bias_rmse(train, test),
-        "each client alone": alone_rmse(train, test, owner, settings),
-        "pooled ALS, to convergence": pooled_rmse(train, test, settings),
+        "each client alone": alone_rmse(train, test, owner, least_squares),
+        "pooled ALS, to convergence": pooled_rmse(train, test, least_squares),
     }
-    _save(folder, settings, run, others)
+    intervals = coverage.calibration(run.model, coverage.entries_of(test))
+    assert intervals is not None  # the model is Bayesian, and a fifth of the ratings is held out
+    _save(folder, settings, run, others, intervals)
     federated = simulation.summary(run.history)
     leaves = ("every rating", "nothing", "every rating")
     rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
     sent = f"updates, {federated['bytes_up'] / 1e6:.0f} MB"
     rows.insert(2, (f"fedmc, {ROUNDS} rounds", sent, federated["test_rmse"]))
-    _print_result(ratings, rows, out)
+    _print_result(ratings, rows)
+    print_text(_intervals_in_words(run.model, intervals))
+    print_text(f"report in {out / 'report.html'}: open it in a browser")
+    print_text(f"model saved in {out}: try  fedmc recommend {out} {USER}")
 
 
-def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, float]) -> None:
+def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, float], intervals: Calibration) -> None:
     """Write the run folder, with a report that also shows the alternatives."""
     about: dict[str, str | int] = {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
     with folder.staged() as staged:
@@ -63,10 +74,11 @@ def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, flo
         for round in run.history:
             staged.append(round.record())
         run.model.save(staged.path / "model.npz")
+        coverage.save(intervals, staged.path)
         write_report(staged.path, others)
 
 
-def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]], out: Path) -> None:
+def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]]) -> None:
     title = f"{ratings}, {CLIENTS} clients, 20 % held out, rank {RANK}"
     columns = "method", "what leaves a client", "test RMSE (stars)"
     print_table(title, columns, [(name, leaves, f"{rmse:.4f}") for name, leaves, rmse in rows])
@@ -75,8 +87,16 @@ def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]], out: Pat
     against = f"{abs(federated / pooled - 1):.1%} {'below' if federated < pooled else 'above'}"
     print_text(
         f"Training together without sharing a rating gives an error {abs(1 - federated / alone):.1%} {side} that of "
-        f"each client alone, and {against} that of the same model on pooled data. "
-        "Only updates of the item factors travelled; user factors and ratings stayed where they were."
+        f"each client alone, and {against} that of least squares on pooled data. "
+        "Only updates travelled; user factors and ratings stayed where they were."
     )
-    print_text(f"report in {out / 'report.html'}: open it in a browser")
-    print_text(f"model saved in {out}: try  fedmc recommend {out} 1")
+
+
+def _intervals_in_words(model: Model, intervals: Calibration) -> str:
+    """What the intervals hold, and one of them as an example."""
+    found = intervals.at(LEVEL)
+    (rating,), (low,), (high,) = model.interval(USER, FILM, LEVEL)
+    return (
+        f"{found.in_words()}; they are {found.width:.1f} stars wide on average. For example, user {USER} would rate "
+        f"film {FILM} {rating:.1f} ({low:.1f} to {high:.1f} with {100 * LEVEL:.0f} % probability)."
+    )

@@ -15,9 +15,9 @@ from rich.text import Text
 from fedmc.errors import LAYOUT, printable
 
 ROWS = {
-    "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)", "rounds": "rounds",
-    "seconds": "seconds of updates", "bytes_down": "bytes down", "bytes_up": "bytes up", "certified": "beta certified",
-    "epsilon": "epsilon spent", "stopped": "stopped",
+    "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)",
+    "bound": "evidence bound (nats)", "rounds": "rounds", "seconds": "seconds of updates", "bytes_down": "bytes down",
+    "bytes_up": "bytes up", "certified": "beta certified", "epsilon": "epsilon spent", "stopped": "stopped",
 }  # fmt: skip
 
 

@@ -1,10 +1,9 @@
-"""`fedmc evaluate`, `predict`, `recommend`, `info`, and `fedmc node recommend`: the commands that use a model."""
+"""`fedmc evaluate` and `info`, and the options and checks that they share with `predict` and `recommend`."""
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,11 +16,27 @@ from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
 from fedmc.data.addresses import without_password
 from fedmc.data.datasets import load_source
-from fedmc.errors import DataError, InputError, printable, require
-from fedmc.model import load
+from fedmc.errors import DataError, InputError, require
+from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
+from fedmc.model import Model, find_ids, load
+from fedmc.model.ids import Unknown
+from fedmc.types import Array
 
 ModelPath = Annotated[Path, typer.Argument(help="A run folder or a model.npz file.", metavar="MODEL")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+IntervalLevel = Annotated[
+    float | None,
+    typer.Option(
+        help="Add intervals that hold a rating with this probability, such as 0.9 (Bayesian models).", metavar="LEVEL"
+    ),
+]
+UnknownIds = Annotated[
+    Unknown,
+    typer.Option(
+        help="For users and items that the model does not know: refuse them, or predict them as users and items without"
+        " ratings (prior; Bayesian models)."
+    ),
+]
 
 
 def evaluate(
@@ -33,119 +48,102 @@ def evaluate(
     include_seen: Annotated[
         bool, typer.Option("--include-seen", help="Also test on ratings that the model was trained on.")
     ] = False,
+    interval: IntervalLevel = None,
+    unknown: UnknownIds = "refuse",
     columns: options.Columns = None,
     duplicates: options.Duplicates = "refuse",
     as_json: AsJson = False,
 ) -> None:
-    """Show RMSE and mean absolute error on ratings that the model was not trained on."""
+    """Show RMSE and mean absolute error on ratings that the model was not trained on.
+
+    With --interval also the share of these ratings that the intervals hold, and the mean width of the intervals.
+    """
     names = parse_names(columns)
     fitted = load(model_path(model))
+    check_level(fitted, interval)
     if fold_in is not None:
         fitted = fitted.fold_in(load_source(fold_in, names, duplicates=duplicates))
-    ratings = load_source(source, names, duplicates=duplicates)
-    users, items = ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices]
-    test = np.ones(len(ratings), bool) if include_seen else ~fitted.has_seen(users, items)
+    tested = entries_of(load_source(source, names, duplicates=duplicates))
+    check_known(fitted, tested.users, tested.items, unknown)
+    if not include_seen:
+        new = ~fitted.has_seen(tested.users, tested.items, unknown)
+        tested = HeldOut(*(part[new] for part in tested))
     require(
-        bool(test.any()),
+        bool(len(tested.ratings)),
         f"the model was trained on every rating of {without_password(source)}: --include-seen to use them",
         DataError,
     )
-    errors = fitted.predict(users[test], items[test]) - ratings.matrix.data[test]
-    result = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
-    shown = f"{len(errors):,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
-    typer.echo(json.dumps(result) if as_json else shown)
+    result = _measure(fitted, tested, interval, unknown)
+    typer.echo(json.dumps(result) if as_json else _in_words(result))
 
 
-def predict(
-    model: ModelPath,
-    user: Annotated[str | None, typer.Argument(help="A user id.")] = None,
-    items: Annotated[list[str] | None, typer.Argument(help="Item ids.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="A CSV file of user,item pairs instead.")] = None,
-) -> None:
-    """Predict ratings, as CSV: of one user for some items, or of the pairs in a file."""
-    if pairs is not None:
-        users, wanted = _read_pairs(pairs)
-    elif user is not None and items:
-        users, wanted = [user] * len(items), list(items)
-    else:
-        raise InputError("name a user and at least one item, or a file of them (--pairs FILE)")
-    predictions = load(model_path(model)).predict(users, wanted)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["user", "item", "prediction"])
-    writer.writerows((u, i, f"{x:.4f}") for u, i, x in zip(users, wanted, predictions, strict=True))
+def _measure(fitted: Model, tested: HeldOut, level: float | None, unknown: Unknown) -> dict[str, float]:
+    """The errors on these ratings and, at a level, coverage and mean width of the intervals."""
+    errors = fitted.predict(tested.users, tested.items, unknown=unknown) - tested.ratings
+    found = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
+    return found if level is None else found | coverage(fitted, tested, level, unknown)._asdict()
 
 
-def recommend(
-    model: ModelPath,
-    users: Annotated[list[str], typer.Argument(help="User ids.")],
-    number: options.Number = 10,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also recommend items that the user has rated.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Recommend the items with the highest predicted ratings to each user, as CSV or JSON."""
-    _recommend(model_path(model), users, number, include_seen, as_json)
-
-
-def recommend_at_node(
-    folder: Annotated[Path, typer.Argument(help="The organisation's folder.")],
-    users: Annotated[list[str], typer.Argument(help="Ids of this organisation's users.")],
-    number: options.Number = 10,
-) -> None:
-    """Recommend items to the organisation's own users, by the model of its last run. Nothing is sent."""
-    path = folder / "model.npz"
-    require(path.is_file(), f"there is no model in {folder} yet: it comes at the end of a training run")
-    _recommend(path, users, number)
-
-
-def _recommend(path: Path, users: list[str], number: int, include_seen: bool = False, as_json: bool = False) -> None:
-    ids, scores = load(path).recommend(users, number, exclude_seen=not include_seen)
-    rows = [
-        (user, rank, item, round(float(score), 4))
-        for user, best, values in zip(users, ids.tolist(), scores, strict=True)
-        for rank, (item, score) in enumerate(zip(best, values, strict=True), 1)
-        if score == score
-    ]
-    if as_json:
-        fields = "user", "rank", "item", "score"
-        typer.echo(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["user", "rank", "item", "score"])
-    shown = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
-    writer.writerows((shown(str(user)), rank, shown(str(item)), score) for user, rank, item, score in rows)
+def _in_words(result: dict[str, float]) -> str:
+    said = f"{result['ratings']:,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
+    if "level" in result:
+        said += f"\n{percent(result['level'])} intervals hold {100 * result['coverage']:.1f} % of them; "
+        said += f"their mean width is {result['width']:.4f}"
+    return said
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
-    """Show a model's size, the scaling of its ratings and its settings."""
+    """Show a model's size, the scaling and range of its ratings, its noise and its settings."""
     fitted = load(model_path(model))
-    facts = {
+    facts: dict[str, object] = {
         "users": len(fitted.users),
         "items": len(fitted.items),
         "ratings": int(fitted.seen.nnz),
         "clients": fitted.clients,
         "mean": fitted.scaling.mean,
         "scale": fitted.scaling.scale,
-        **fitted.settings.to_dict(),
     }
+    if fitted.rating_range is not None:
+        facts["rating_range"] = list(fitted.rating_range)
+    if fitted.posterior is not None:
+        facts["noise"] = fitted.scaling.scale / float(np.sqrt(fitted.posterior.hyper.noise))
+    facts |= fitted.settings.to_dict()
     if as_json:
         typer.echo(json.dumps(facts))
         return
     for name, value in facts.items():
-        echo(f"{name:14} {value}")
+        echo(f"{name:14} {_fact(name, value)}")
 
 
-def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
-    require(path.is_file(), f"there is no file {path}", DataError)
+def _fact(name: str, value: object) -> str:
+    """A fact as text shows it."""
+    if name == "noise":
+        return f"{value}  (standard deviation of a rating around what it is expected to be)"
+    return f"{value[0]:g} to {value[1]:g}" if isinstance(value, list) else str(value)
+
+
+def check_level(fitted: Model, level: float | None) -> None:
+    """Refuse a level of intervals that is out of bounds, and any level if the model has no posterior."""
+    if level is not None:
+        require(0 < level < 1, f"--interval must lie between 0 and 1, got {level:g}: 0.9 stands for 90 %")
+        check_posterior(fitted, "--interval")
+
+
+def check_posterior(fitted: Model, option: str) -> None:
+    """Refuse an option that needs a Bayesian model."""
+    made = f"this one has preset {fitted.settings.preset_name}"
+    require(fitted.posterior is not None, f"{option} needs a Bayesian model, {made}: train with --preset bayes")
+
+
+def check_known(fitted: Model, users: Sequence[str] | Array, items: Sequence[str] | Array, unknown: Unknown) -> None:
+    """Refuse unknown ids, unless the prior is to stand for them, which a Bayesian model offers as a cure."""
+    if unknown == "prior":
+        check_posterior(fitted, "--unknown prior")
+        return
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
-    except csv.Error as error:
-        raise DataError(f"{path} is not a table of user,item pairs: {error}") from None
-    if rows and [field.strip().lower() for field in rows[0][1][:2]] == ["user", "item"]:
-        rows = rows[1:]
-    require(bool(rows), f"{path} is empty: expected lines of user,item", DataError)
-    for number, row in rows:
-        require(len(row) >= 2, f"{path}, line {number}: expected user,item, got {row}", DataError)
-    return [row[0] for _, row in rows], [row[1] for _, row in rows]
+        find_ids(fitted.users, users, "user")
+        find_ids(fitted.items, items, "item")
+    except InputError as error:
+        if fitted.posterior is None:
+            raise
+        raise InputError(f"{error}; --unknown prior predicts without knowing their ratings") from None

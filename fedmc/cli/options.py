@@ -39,6 +39,9 @@ Seed = Annotated[int, Option(help="Random seed; the same seed gives the same res
 
 # The model and the algorithm.
 Rank = Annotated[int, Option(help="Number of latent factors.")]
+FoundRank = Annotated[
+    str, Option(help="Number of latent factors. auto: as many as the ratings show, found in short runs.")
+]
 Active = Annotated[
     int | None, Option(help="Number of clients sampled in each round.", show_default="at most 10; with dp, all")
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from fedmc.algorithms.presets import with_theory
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
@@ -20,15 +21,19 @@ from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.errors import InputError, require
+from fedmc.evaluation import coverage
+from fedmc.evaluation.coverage import Calibration
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
-from fedmc.training import simulation, tuning
+from fedmc.training import ranks, simulation, tuning
+from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
 Option = typer.Option
+TOLD = 0.9  # the level of the intervals whose coverage is printed
 WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib, so it is loaded only for --report
 
 
@@ -37,6 +42,7 @@ class Job(NamedTuple):
 
     federation: Federation
     settings: Settings
+    rank: Rank
     stop: Stop
     about: dict[str, str | int]  # entries of settings.toml besides the settings
     measure_every: int | None
@@ -45,9 +51,26 @@ class Job(NamedTuple):
     report: bool
 
 
+class Done(NamedTuple):
+    """A run that ended."""
+
+    run: Run
+    interrupted: bool  # by Ctrl-C
+    intervals: Calibration | None  # if the model is Bayesian and there are test ratings
+
+    def summary(self) -> dict[str, object]:
+        """Its main numbers."""
+        found: dict[str, object] = dict(simulation.summary(self.run.history))
+        if self.intervals is not None:
+            found["intervals"] = self.intervals.at(TOLD)._asdict()
+        if self.interrupted or self.run.diverged is not None:
+            found["stopped"] = "interrupted" if self.run.diverged is None else "diverged"
+        return found
+
+
 def train(
     source: options.Source,
-    rank: options.Rank = 20,
+    rank: options.FoundRank = "20",
     active: options.Active = None,
     rounds: Annotated[
         int | None,
@@ -97,10 +120,15 @@ def train(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
         table.partition, table.clients, solver.seed,
     )  # fmt: skip
+    wanted = _parse_rank(rank)
+    theory = diagnostics or tolerance is not None
+    preset = with_theory(solver.preset) if theory else solver.preset
     settings = Settings.preset(
-        solver.preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=privacy,
+        preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
         min_cohort=min_cohort, clip=clip, **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
+    if wanted == ranks.AUTO:
+        ranks.check(settings)
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
@@ -109,22 +137,25 @@ def train(
     p = len(federation.shards)
     about: dict[str, str | int] = {"source": without_password(source), "clients": p, "rounds": rounds}
     about |= {"partition": table.partition, "test": test, "validation": validation}
-    run, interrupted = _train(Job(federation, settings, stop, about, measure_every, diagnostics, spill, report), folder)
-    summary = simulation.summary(run.history) | {
-        "clients": p,
-        "rank": rank,
-        "preset": solver.preset,
-        "out": str(folder.path),
-    }
-    if interrupted or run.diverged is not None:
-        summary["stopped"] = "interrupted" if run.diverged is None else "diverged"
-    print_summary(summary, folder.path)
+    job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report)
+    done = _train(job, folder)
+    _tell(done, folder.path, report, as_json)
+    if done.run.diverged is not None:
+        raise done.run.diverged
+
+
+def _tell(done: Done, path: Path, report: bool, as_json: bool) -> None:
+    """Print the results of a run, and where they are."""
+    model = done.run.model
+    about = {"clients": model.clients, "rank": model.settings.rank, "preset": model.settings.preset_name}
+    summary = done.summary() | about | {"out": str(path)}
+    print_summary(summary, path)
+    if done.intervals is not None:
+        echo(done.intervals.at(TOLD).in_words())
     if report:
-        typer.echo(f"report in {folder.path / 'report.html'}")
+        typer.echo(f"report in {path / 'report.html'}")
     if as_json:
         typer.echo(to_json(summary))
-    if run.diverged is not None:
-        raise run.diverged
 
 
 def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill: bool) -> tuple[Federation, Settings]:
@@ -138,8 +169,8 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
     return federation, settings
 
 
-def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
-    """Train and write the run into the folder; returns the run and whether Ctrl-C ended it."""
+def _train(job: Job, folder: RunFolder) -> Done:
+    """Train and write the run into the folder."""
     typer.echo(job.settings.privacy.claim(), err=True)
     with folder.staged() as staged, Interrupt() as interrupt:
         settings = _write_settings(staged, job)
@@ -156,19 +187,50 @@ def _train(job: Job, folder: RunFolder) -> tuple[Run, bool]:
                 spill=job.spill, on_round=on_round,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
+        intervals = coverage.calibration(run.model, coverage.held_out_of(job.federation))
+        if intervals is not None:
+            coverage.save(intervals, staged.path)
         if job.report:
             resolve(WRITE_REPORT)(staged.path)
-    return run, interrupt()
+    return Done(run, interrupt(), intervals)
 
 
 def _write_settings(staged: Staged, job: Job) -> Settings:
-    """Write settings.toml, and again after the penalty was tuned; returns the final settings."""
+    """Write settings.toml, and again after rank or penalty were chosen; returns the final settings."""
     settings = job.settings
     staged.write_settings({**settings.to_dict(), **job.about})
+    if job.rank == ranks.AUTO:
+        settings = _choose_rank(job, settings)
     if settings.needs_tuning:
         settings = _tune_penalty(job.federation, settings)
+    if settings is not job.settings:
         staged.write_settings({**settings.to_dict(), **job.about})
     return settings
+
+
+def _parse_rank(words: str) -> Rank:
+    if words == ranks.AUTO:
+        return ranks.AUTO
+    try:
+        return int(words)
+    except ValueError:
+        raise InputError(f"--rank takes a whole number or auto, got {words!r}") from None
+
+
+def _choose_rank(job: Job, settings: Settings) -> Settings:
+    """The settings with as many factors as are used in short runs of growing rank."""
+    each = ranks.rounds_of_a_trial(settings, len(job.federation.shards))
+    growing = f"rank {ranks.FIRST}, doubled up to {ranks.LARGEST} while over {ranks.NEARLY_ALL:.0%} of the factors"
+    typer.echo(f"choosing the rank by runs of {each} rounds: {growing} are used", err=True)
+    warm_up(settings, job.federation)
+
+    def show(trial: RankTrial) -> None:
+        typer.echo(f"rank {trial.rank}: {trial.used} factors used ({trial.seconds:.1f} seconds)", err=True)
+
+    found, _ = ranks.chosen(job.federation.shards, settings, ranks.AUTO, show)
+    typer.echo(f"chosen: rank {found.rank}", err=True)
+    check_memory(job.federation, found, job.stop.rounds, job.spill is not None)
+    return found
 
 
 def _tune_penalty(federation: Federation, settings: Settings) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,19 +15,32 @@ from fedmc.cli.parsing import parse_integers
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import set_active, trials_bar, warm_up
 from fedmc.data import splits
+from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
+from fedmc.training import ranks as by_rank
 from fedmc.training import tuning
-from fedmc.training.tuning import Trial
+from fedmc.training.ranks import RankTrial
+from fedmc.training.tuning import Budget, Trial
 
 Option = typer.Option
+NO_NEED = "the default preset, bayes, needs no tuning"
+HELD_OUT = "RMSE on ratings that the clients held out"
 
 
 def tune(
     source: options.Source,
+    preset: Annotated[
+        Literal["fast", "bayes"],
+        Option(help="Preset to tune: fast (rank and penalty), or bayes (only the rank: it has no penalty)."),
+    ] = "fast",
     ranks: Annotated[str, Option(help="Ranks to try, separated by commas.")] = "5,10,20",
-    trials: Annotated[int, Option(help="Maximum number of penalty weights to try for each rank.")] = 6,
+    trials: Annotated[int, Option(help="Maximum number of penalty weights to try for each rank; bayes has none.")] = 6,
     rounds: Annotated[
-        int | None, Option(help="Communication rounds of each trial.", show_default="four passes over the clients")
+        int | None,
+        Option(
+            help="Communication rounds of each trial.",
+            show_default=f"{tuning.PASSES} passes over the clients, {by_rank.PASSES} with bayes",
+        ),
     ] = None,
     validation: Annotated[str, Option(help="Share of each client's ratings to validate on.")] = "0.1",
     active: options.Active = None,
@@ -39,29 +52,68 @@ def tune(
 ) -> None:
     """Choose rank and penalty by the error on ratings that the clients hold out. Test ratings play no part.
 
+    The default preset of `fedmc train`, bayes, needs no tuning: this is for the preset fast.
+
     Give `fedmc train` the same --test and --seed: it then tests on the ratings that were put aside here.
     """
     chosen_ranks = sorted(set(parse_integers(ranks, "--ranks")))
-    budget = tuning.Budget(trials, rounds, splits.parse_share(validation))
+    budget = Budget(trials, rounds, splits.parse_share(validation))
     plan = Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
         clients=table.clients, seed=seed,
     )  # fmt: skip
-    settings = Settings.preset("fast", rank=max(chosen_ranks), active=active, penalty_users="auto", seed=seed)
+    penalty = "auto" if preset == "fast" else None  # mode: the preset with a penalty to tune
+    settings = Settings.preset(preset, rank=max(chosen_ranks), active=active, penalty_users=penalty, seed=seed)
     federation = federation_of(plan, settings.dtype)
     settings = set_active(settings, active, len(federation.shards))
+    tuned = _tune_penalty if settings.needs_tuning else _compare_ranks
+    result = tuned(federation, settings, budget, chosen_ranks)
+    if as_json:
+        typer.echo(to_json(result))
+
+
+def _tune_penalty(
+    federation: Federation, settings: Settings, budget: Budget, ranks: Sequence[int]
+) -> dict[str, object]:
+    """Choose rank and penalty of the preset fast, and print the trials."""
     each = budget.rounds_of_a_trial(settings, len(federation.shards))
-    typer.echo(f"at most {trials} trials of {each} rounds for each of {len(chosen_ranks)} rank(s)", err=True)
+    cost = f"at most {budget.trials} trials of {each} rounds for each of {len(ranks)} rank(s)"
+    typer.echo(f"{NO_NEED}; tuning rank and penalty of the preset fast: {cost}", err=True)
     warm_up(settings, federation)
-    with trials_bar(trials * len(chosen_ranks)) as show:
-        done = tuning.choose(federation.shards, settings, budget, chosen_ranks, show)
+    with trials_bar(budget.trials * len(ranks)) as show:
+        done = tuning.choose(federation.shards, settings, budget, ranks, show)
     best = tuning.best(done)
     penalty = tuning.in_words(best.weight)
     _print_trials(done, best)
-    typer.echo(f"chosen: --rank {best.rank} --penalty-users {penalty}")
-    if as_json:
-        result = {"rank": best.rank, "penalty_users": penalty, "validation_rmse": best.validation_rmse}
-        typer.echo(to_json(result | {"trials": [trial._asdict() for trial in done]}))
+    typer.echo(f"chosen: --rank {best.rank} --penalty-users {penalty} --preset fast")
+    result = {"rank": best.rank, "penalty_users": penalty, "validation_rmse": best.validation_rmse}
+    return result | {"trials": [trial._asdict() for trial in done]}
+
+
+def _compare_ranks(
+    federation: Federation, settings: Settings, budget: Budget, ranks: Sequence[int]
+) -> dict[str, object]:
+    """Compare ranks of the preset bayes, and print the trials."""
+    each = by_rank.rounds_of_a_trial(settings, len(federation.shards), budget.rounds)
+    cost = f"1 trial of {each} rounds for each of {len(ranks)} rank(s)"
+    typer.echo(f"{NO_NEED}, and `fedmc train --rank auto` chooses a rank; comparing ranks: {cost}", err=True)
+    warm_up(settings, federation)
+
+    def show(trial: RankTrial) -> None:
+        typer.echo(f"rank {trial.rank}: validation RMSE {trial.validation_rmse:.4f}", err=True)
+
+    done = by_rank.compare(federation.shards, settings, ranks, budget, show)
+    best = by_rank.best(done)
+    rows = [
+        (str(t.rank), str(t.used), f"{t.validation_rmse:.4f}", str(t.rounds), f"{t.bytes_up / 1e6:,.1f}",
+         f"{t.seconds:.1f}")
+        for t in done
+    ]  # fmt: skip
+    columns = "rank", "factors used", "validation RMSE", "rounds", "MB up", "seconds"
+    print_table(HELD_OUT, columns, rows, done.index(best))
+    typer.echo(f"chosen: --rank {best.rank}")
+    result = {"rank": best.rank, "validation_rmse": best.validation_rmse}
+    return result | {"trials": [trial._asdict() for trial in done]}
 
 
 def _print_trials(trials: Sequence[Trial], best: Trial) -> None:
@@ -72,4 +124,4 @@ def _print_trials(trials: Sequence[Trial], best: Trial) -> None:
         for t in ordered
     ]  # fmt: skip
     columns = "rank", "l2 weight", "validation RMSE", "rounds", "MB up", "seconds"
-    print_table("RMSE on ratings that the clients held out", columns, rows, ordered.index(best))
+    print_table(HELD_OUT, columns, rows, ordered.index(best))

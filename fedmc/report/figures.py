@@ -20,6 +20,7 @@ from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
+FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
     "objective": "objective F(U, V)", "test_rmse": "test RMSE", "nonzeros": "share of non-zeros in U and V",
@@ -118,14 +119,30 @@ def save(canvas: Canvas, stem: Path) -> list[Path]:
 def panels(figure: Figure, outcomes: Sequence[Outcome]) -> list[str]:
     """Each panel as a separate SVG, so that the page can place them side by side or below each other."""
     singles = (Figure(figure.name, figure.title, (panel,)) for panel in figure.panels)
-    return [_inline_svg(draw(single, outcomes), _alt_text(single)) for single in singles]
+    return [inline_svg(draw(single, outcomes), _alt_text(single)) for single in singles]
+
+
+def plot(points: Sequence[tuple[float, float]], x: str, y: str, diagonal: bool = False) -> Canvas:
+    """One curve over axes with these names: by round, or from 0 to 1 with the diagonal as a dashed line."""
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(5.2, 3.6), layout="constrained")
+        place = canvas.subplots()
+        if diagonal:
+            place.axline((0, 0), slope=1, color=INK, linestyle="--", linewidth=1.4)
+            place.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        else:
+            place.xaxis.set_major_locator(MaxNLocator(integer=True))
+        few = len(points) <= FEW
+        place.plot(*zip(*points, strict=True), color=COLOURS[0], marker="o" if few else "", markersize=3)
+        place.set(xlabel=x, ylabel=y)
+    return canvas
 
 
 def _alt_text(figure: Figure) -> str:
     return f"{figure.title}: {AXES[figure.panels[0].y]} by {AXES[figure.panels[0].x]}"
 
 
-def _inline_svg(canvas: Canvas, label: str) -> str:
+def inline_svg(canvas: Canvas, label: str) -> str:
     """The figure as SVG for a page: transparent, as wide as its container, in the page's text colour."""
     text = io.StringIO()
     with matplotlib.rc_context(STYLE):

@@ -9,18 +9,25 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from fedmc.errors import InputError
+from fedmc.evaluation import coverage
+from fedmc.evaluation.coverage import SHOWN, Calibration, percent
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.privacy import modes
 from fedmc.report import audit, html
-from fedmc.report.figures import draw, panels, save
+from fedmc.report.figures import draw, inline_svg, panels, plot, save
 
 COLUMNS = {
     "number": "round", "test_rmse": "test RMSE", "validation_rmse": "validation RMSE", "train_rmse": "train RMSE",
-    "objective": "objective", "bytes_up": "bytes up in the round", "bytes_down": "bytes down in the round",
-    "seconds": "seconds of the round", "stationarity": "stationarity", "primal_residual": "primal residual",
-    "beta_needed": "beta needed",
+    "objective": "objective", "bound": "evidence bound (nats)", "bytes_up": "bytes up in the round",
+    "bytes_down": "bytes down in the round", "seconds": "seconds of the round", "stationarity": "stationarity",
+    "primal_residual": "primal residual", "beta_needed": "beta needed",
 }  # fmt: skip
+JOINS = "The evidence bound falls while clients join, because the ratings of each add terms to it."
+NOMINAL = (
+    "The baseline is the dashed diagonal: intervals that hold exactly the share of ratings that they promise. Below it "
+    "they are too narrow and promise too much; above it they are wider than they need to be."
+)
 
 
 class Record(TypedDict, total=False):
@@ -31,6 +38,7 @@ class Record(TypedDict, total=False):
     bytes_up: int
     bytes_down: int
     objective: float | None
+    bound: float | None
     train_rmse: float
     test_rmse: float | None
     beta_needed: float | None
@@ -58,10 +66,15 @@ def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Pat
     shown_panels = (Panel("objective", "round"), *((Panel("test_rmse", "round"),) if tested else ()))
     figure = Figure("run", "By round", shown_panels)
     save(draw(figure, outcomes), folder / "figures" / "run")
+    intervals = coverage.load(folder)
+    bound = _bound(history, folder)
+    curves, caption = [*panels(figure, outcomes), *bound], f"{figure.title}. {JOINS}" if bound else figure.title
+    said = [] if intervals is None else [f"{intervals.at(0.9).in_words()}."]
     body = [
-        html.summary(describe(settings, history, others)),
-        html.section("Curves", html.drawing(panels(figure, outcomes), figure.title)),
+        html.summary([*describe(settings, history, others), *said]),
+        html.section("Curves", html.drawing(curves, caption)),
         *_comparison(history, others),
+        *([] if intervals is None else [_intervals(intervals, folder)]),
         html.section("Rounds", _table(history)),
         html.section("The theory's certificate", html.paragraph(certificate(history.last))),
         *audit.of_folder(folder),
@@ -109,6 +122,34 @@ def _comparison(history: History, others: Mapping[str, float]) -> list[str]:
     return [html.section("Other methods", html.table(("method", "test RMSE"), compared))]
 
 
+def _bound(history: History, folder: Path) -> list[str]:
+    """The curve of the evidence bound, if the algorithm has one; it starts when the first clients have joined."""
+    found = ((record["number"], record.get("bound")) for record in history.measured)
+    points = [(float(number), bound) for number, bound in found if bound is not None]
+    if not points:
+        return []
+    canvas = plot(points, "communication round", COLUMNS["bound"])
+    save(canvas, folder / "figures" / "bound")
+    return [inline_svg(canvas, "By round: evidence bound by communication round")]
+
+
+def _intervals(found: Calibration, folder: Path) -> str:
+    """What the model's intervals hold of the test ratings: a table of a few levels, and the curve of all."""
+    canvas = plot(
+        [(one.level, one.coverage) for one in found.levels],
+        "probability that the intervals promise",
+        "share of test ratings that they hold",
+        diagonal=True,
+    )
+    save(canvas, folder / "figures" / "calibration")
+    svg = inline_svg(canvas, "Calibration: share of test ratings inside the intervals by their level")
+    headings = ("intervals", "hold", "mean width")
+    rows = [(percent(one.level), f"{100 * one.coverage:.1f} %", one.width) for one in map(found.at, SHOWN)]
+    counted = f"Computed from {found.ratings:,} test ratings. Widths are on the scale of the ratings."
+    parts = html.table(headings, rows, sorts=False), html.paragraph(counted), html.drawing([svg], NOMINAL)
+    return html.section("Intervals", *parts)
+
+
 def _table(history: History) -> str:
     """The measured rounds; columns that are empty are left out."""
     shown = {
@@ -140,6 +181,8 @@ def describe(settings: Mapping[str, object], history: History, others: Mapping[s
 
 def certificate(record: Record) -> str:
     """Whether the convergence theorem covers this run, in a sentence."""
+    if record.get("bound") is not None:
+        return "The theorem is about FedMC-ADMM. The progress of a Bayesian model shows in its evidence bound."
     needed = record.get("beta_needed")
     if needed is None:
         return "Not worked out in this run: `fedmc train --diagnostics` adds it."

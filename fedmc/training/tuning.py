@@ -54,8 +54,12 @@ class Budget:
         require(0 < self.share < 1, f"the share to validate on must lie between 0 and 1, got {self.share}")
 
     def rounds_of_a_trial(self, settings: Settings, clients: int) -> int:
-        a_pass = math.ceil(round(1 / float(sampler_of(settings, clients).probabilities(clients).mean()), 6))
-        return self.rounds or max(PASSES * a_pass, FEWEST_ROUNDS)
+        return self.rounds or max(PASSES * rounds_of_a_pass(settings, clients), FEWEST_ROUNDS)
+
+
+def rounds_of_a_pass(settings: Settings, clients: int) -> int:
+    """Rounds in which a client takes part once, on average."""
+    return math.ceil(round(1 / float(sampler_of(settings, clients).probabilities(clients).mean()), 6))
 
 
 def choose(
@@ -67,13 +71,7 @@ def choose(
 ) -> list[Trial]:
     """Run all trials, rank by rank (the settings' rank if `ranks` is empty); `best` picks one."""
     budget = budget or Budget()
-    kept = [hold_out(shard, budget.share, settings.seed) for shard in shards]
-    validating = sum(shard.validation.nnz for shard in kept if shard.validation is not None)
-    require(
-        validating > 0,
-        f"clients of so few ratings have none to validate on at a share of {budget.share}: give the penalty",
-        DataError,
-    )
+    kept = held_out(shards, budget.share, settings.seed)
     number = budget.rounds_of_a_trial(settings, len(kept))
     trials: list[Trial] = []
     for rank in ranks or (settings.rank,):
@@ -109,6 +107,15 @@ def best(trials: Sequence[Trial]) -> Trial:
 
 def in_words(weight: float) -> str:
     return f"l2:{weight:.4g}"
+
+
+def held_out(shards: Sequence[Shard], share: float, seed: int) -> list[Shard]:
+    """The shards, each with a share of its ratings held out; refused if this leaves none to validate on."""
+    kept = [hold_out(shard, share, seed) for shard in shards]
+    validating = sum(shard.validation.nnz for shard in kept if shard.validation is not None)
+    few = f"clients of so few ratings have none to validate on at a share of {share}"
+    require(validating > 0, f"{few}: give rank and penalty, or a larger share", DataError)
+    return kept
 
 
 def hold_out(shard: Shard, share: float, seed: int) -> Shard:
