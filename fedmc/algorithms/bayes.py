@@ -266,7 +266,7 @@ def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
     rows = gaussians.summed(state.Z, state.covariances, state.log_dets)
     number, plain, squares = _rating_sums(shard, broadcast)
     bias = state.Z[:, -1].astype(np.float64)
-    error = squares.sum() - 2 * plain @ bias + number @ (bias**2 + state.covariances[:, -1])
+    error = (squares - 2 * plain * bias + number * (bias**2 + state.covariances[:, -1])).sum()
     return np.concatenate([[rows.number], rows.mean, rows.second, [error, rows.log_det, number.sum()]])
 
 
