@@ -102,6 +102,7 @@ class LinearisedADMM(Algorithm):
     name = "linearised"
     state_types: tuple[type[State], ...] = (ADMMState,)
     remedy = "raise beta"
+    tasks = Algorithm.tasks | {"scale"}
     cumulative = True
     theory: Theory | None = ADMMTheory()
     leakage = ADMMLeakage()

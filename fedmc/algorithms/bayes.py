@@ -32,7 +32,9 @@ import numpy as np
 
 from fedmc.algorithms import gaussians
 from fedmc.algorithms.bayes_server import (
+    NAMES,
     ServerSums,
+    added,
     bound_parts,
     check_broadcast,
     item_posteriors,
@@ -86,6 +88,7 @@ class Bayes(Algorithm):
 
     name = "bayes"
     state_types: tuple[type[State], ...] = (BayesState,)
+    tasks = Algorithm.tasks - {"start"}
     cumulative = True
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty"}
@@ -174,7 +177,7 @@ class Bayes(Algorithm):
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1
-        sums = sums._replace(items=sums.items + total["S"], users=sums.users + total["users"][0])
+        sums = added(sums, total)
         ratings = sums.users[-1]
         if ratings > 0 and broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
@@ -209,6 +212,8 @@ class Bayes(Algorithm):
     def check_broadcast(self, broadcast: Broadcast) -> None:
         """Refuse noise, priors and covariances that no honest server would send: no posterior may fail at them."""
         check_broadcast(broadcast)
+        strange = sorted(broadcast.shared.arrays.keys() - set(NAMES))
+        require(not strange, lambda: f"the server sends {strange[0]}, which this algorithm does not know")
 
     def state_numbers(self, sizes: Sizes) -> int:
         q = sizes.width - 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmc.algorithms import gaussians
 from fedmc.algorithms.gaussians import Hyper, Prior, Ratings, Rows
-from fedmc.algorithms.messages import Broadcast, Shared
+from fedmc.algorithms.messages import Broadcast, Shared, Sums
 from fedmc.algorithms.posterior import Posterior
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import ServerState
@@ -18,8 +18,10 @@ from fedmc.types import Array
 
 ROOTS, NOISE = "item_roots", "noise"
 PRIORS = ("user_mean", "user_precision", "item_mean", "item_precision")
+NAMES = (ROOTS, NOISE, *PRIORS)
 EIGENVALUES = 1e-3, 1e9  # of a prior's precision
 NOISES = 1e-3, 1e9  # of the noise's precision
+ROUNDING = 1e-6  # relative error of sums in fixed point
 LARGEST = 1e6  # an entry of a covariance's root, or of a prior mean
 
 
@@ -60,7 +62,8 @@ def user_numbers(size: int) -> int:
 def shared_of(hyper: Hyper, roots: Array) -> Shared:
     """Noise, priors, and the items' covariances as packed roots: whatever a server sends, they are covariances."""
     values = hyper.users.mean, hyper.users.precision, hyper.items.mean, hyper.items.precision
-    return Shared({ROOTS: roots, NOISE: np.array([hyper.noise]), **dict(zip(PRIORS, values, strict=True))})
+    copies = dict(zip(PRIORS, map(np.array, values), strict=True))  # views would keep all of the server's sums
+    return Shared({ROOTS: roots, NOISE: np.array([hyper.noise]), **copies})
 
 
 def posterior_of(broadcast: Broadcast) -> Posterior:
@@ -92,7 +95,7 @@ def check_broadcast(broadcast: Broadcast) -> None:
         return
     size, arrays = broadcast.settings.rank + 1, broadcast.shared.arrays
     shapes = [(len(broadcast.V), size * (size + 1) // 2), (1,), *[(size,), (size, size)] * 2]
-    for name, shape in zip((ROOTS, NOISE, *PRIORS), shapes, strict=True):
+    for name, shape in zip(NAMES, shapes, strict=True):
         if name not in arrays or arrays[name].shape != shape:
             raise InputError(f"the server's {name} is missing or has another shape than {shape}")
         finite = bool((np.abs(arrays[name]) <= max(LARGEST, NOISES[1], EIGENVALUES[1])).all())
@@ -109,6 +112,17 @@ def check_broadcast(broadcast: Broadcast) -> None:
 
 
 # --- what is learned
+
+
+def added(sums: ServerSums, total: Sums) -> ServerSums:
+    """The sums with those of a round; InputError if they cannot be sums over users and ratings."""
+    found = sums._replace(items=sums.items + total["S"], users=sums.users + total["users"][0])
+    finite = bool(np.isfinite(found.items).all() and np.isfinite(found.users).all())
+    require(finite, "the sums are not finite")
+    users, error, ratings = found.users[0], found.users[-3], found.users[-1]
+    counted = min(users, error, ratings) >= -ROUNDING * max(1.0, abs(ratings))
+    require(bool(counted), f"{users:g} users, {ratings:g} ratings and an error of {error:g} cannot be sums")
+    return found
 
 
 def item_posteriors(sums: ServerSums) -> tuple[Array, Array, Array]:

@@ -36,7 +36,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from fedmc.algorithms.bayes import Bayes, BayesState, warm_rounds, with_ones
-from fedmc.algorithms.bayes_server import LARGEST, ServerSums, check_broadcast, shared_of
+from fedmc.algorithms.bayes_server import LARGEST, ServerSums, added, check_broadcast, shared_of
 from fedmc.algorithms.gibbs_server import (
     SAMPLE,
     SAMPLED,
@@ -125,8 +125,8 @@ class Gibbs(Bayes):
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         settings = broadcast.settings
         (sums, sample, average), rng = chain_of(server, settings), sample_rng(settings.seed, broadcast.round)
-        sums = sums._replace(items=sums.items + total["S"], users=sums.users + total["users"][0])
-        if broadcast.round > warm_rounds(settings, broadcast.clients):
+        sums = added(sums, total)
+        if sums.users[-1] > 0 and broadcast.round > warm_rounds(settings, broadcast.clients):
             sums = sums._replace(hyper=drawn_hyper(sums, sample, rng))
         prior, size = sums.hyper.items, settings.rank + 1
         means, roots = moments.posterior_roots(sums.items, sums.hyper.noise, prior.precision, prior.pull)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse, special
+from scipy import special
 
 from fedmc.algorithms import gaussians
 from fedmc.algorithms.gaussians import Hyper, Prior
@@ -16,12 +16,8 @@ from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array, DType
 
-BLOCK = 1 << 16  # users whose sums are in memory at a time
+BLOCK = 1 << 28  # bytes of users' sums that are in memory at a time, about
 GRID = 201  # levels at which the calibration is stored
-MAX_CALIBRATED = 200_000  # ratings that it is computed from, at most
-NORMAL_WEIGHT = 100  # it counts the normal distribution as this many ratings
-LEVERAGE_OF_BOTH = 0.2  # of the variance due to both (docs/explanation/bayes.md has the validation figures)
-MAX_LEVERAGE = 0.95  # of one rating on its own prediction
 
 
 class Fit(NamedTuple):
@@ -43,39 +39,35 @@ class Posterior:
     item_means: Array
     item_covariances: Array
     user_covariances: Array | None = None
-    calibration: Array | None = None  # standardised errors at GRID levels from 0 to 1
+    calibration: Array | None = None  # two lines: noise times the variance due to a user, then errors at GRID levels
 
     def of_users(self, covariances: Array, calibration: Array | None = None) -> Posterior:
         return replace(self, user_covariances=covariances, calibration=calibration)
 
     def variances(self, rows: Array, columns: Array, U: Array) -> Array:
         """Variances of single ratings of (row, column) pairs, in units of the scaled ratings; U has rows [u, 1, b]."""
-        return np.asarray(1 / self.hyper.noise + self._parts(rows, columns, U).sum(axis=1))
+        return np.asarray(1 / self.hyper.noise + self.parts(rows, columns, U).sum(axis=1))
 
-    def _parts(self, rows: Array, columns: Array, U: Array) -> Array:
+    def parts(self, rows: Array, columns: Array, U: Array) -> Array:
+        """The variances of predictions: due to the user, to the item, and to both; without the noise."""
         assert self.user_covariances is not None
         means = free_part(U)
         arguments = means, self.user_covariances, self.item_means, self.item_covariances
         return moments.prediction_variances(rows.astype(np.int64), columns.astype(np.int64), *arguments)
 
-    def factor(self, level: float) -> float:
-        """Half the width of an interval that holds a rating with probability `level`, in standard deviations."""
+    def factors(self, level: float, parts: Array) -> Array:
+        """Half the widths of intervals that hold a rating with probability `level`, in standard deviations.
+
+        `parts` are the variances of the predictions (`parts`). Calibrated factors go from those of users with many
+        ratings to those of users with few, by the part of the variance that is due to the user.
+        """
         require(0 < level < 1, f"an interval's level must lie between 0 and 1, got {level:g}")
         if self.calibration is None:
-            return float(special.ndtri((1 + level) / 2))
-        return float(np.interp(level, np.linspace(0, 1, GRID), self.calibration))
-
-    def calibrated(self, matrix: sparse.csr_array, U: Array, errors: Array) -> Posterior:
-        """With factors for intervals from the model's errors on its training ratings, each as if it were left out.
-
-        `errors` are rating minus prediction, scaled, in the order of the matrix. Nothing of this leaves a client.
-        """
-        chosen = slice(None, None, max(1, -(-matrix.nnz // MAX_CALIBRATED)))
-        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[chosen]
-        found = left_out(errors[chosen], self._parts(rows, matrix.indices[chosen], U), self.hyper.noise)
-        normal = special.ndtri((1 + (np.arange(NORMAL_WEIGHT) + 0.5) / NORMAL_WEIGHT) / 2)
-        quantiles = np.quantile(np.concatenate([np.abs(found), normal]), np.linspace(0, 1, GRID))
-        return replace(self, calibration=quantiles)
+            return np.full(len(parts), special.ndtri((1 + level) / 2))
+        (many, *at_many), (few, *at_few) = self.calibration
+        low, high = (np.interp(level, np.linspace(0, 1, GRID), line) for line in (at_many, at_few))
+        share = np.clip((self.hyper.noise * parts[:, 0] - many) / (few - many), 0, 1)
+        return np.asarray(low + share * (high - low))
 
 
 def free_part(U: Array) -> Array:
@@ -83,26 +75,12 @@ def free_part(U: Array) -> Array:
     return np.ascontiguousarray(np.delete(U, U.shape[1] - 2, axis=1))
 
 
-def left_out(errors: Array, parts: Array, noise: float) -> Array:
-    """Standardised errors on ratings that the model was trained on, as if each of them had been left out.
-
-    As in linear regression, leaving a rating out divides its error by 1 - h, with the leverage h = noise s, where s is
-    the variance of the prediction. `parts` are the variances due to the user, to the item, and to both; the first two
-    grow likewise. Only a part of the third is leverage: an item's spread acts on a user's factors as a penalty, which
-    does not depend on the rating.
-    """
-    of_each = np.minimum(noise * parts[:, :2], MAX_LEVERAGE)
-    h = np.minimum(noise * (parts[:, :2].sum(axis=1) + LEVERAGE_OF_BOTH * parts[:, 2]), MAX_LEVERAGE)
-    variance = 1 / noise + (parts[:, :2] / (1 - of_each)).sum(axis=1) + parts[:, 2]
-    return np.asarray(errors / (1 - h) / np.sqrt(variance))
-
-
 def fit_users(problem: Problem, known: Posterior, lines: Array, dtype: DType) -> Fit:
     """The posteriors of users with these ratings, given those of the items (`lines`: their packed moments)."""
     rows, prior, size = problem.matrix.shape[0], known.hyper.users, len(known.hyper.users.mean)
-    fits = []
-    for start in range(0, max(rows, 1), BLOCK):
-        some = problem.matrix if rows <= BLOCK else problem.matrix[start : start + BLOCK]
+    fits, block = [], max(1, BLOCK // (8 * moments.line_length(size)))
+    for start in range(0, max(rows, 1), block):
+        some = problem.matrix if rows <= block else problem.matrix[start : start + block]
         S = moments.sum_moments(*subproblem.raw(problem._replace(matrix=some)), lines, size)
         fits.append(Fit(*moments.posteriors(S, known.hyper.noise, prior.precision, prior.pull, dtype)))
     return fits[0] if len(fits) == 1 else Fit(*(np.concatenate(parts) for parts in zip(*fits, strict=True)))

@@ -186,6 +186,13 @@ def rated_rows(by_user: sparse.csr_array) -> tuple[Array, sparse.csr_array]:
     return rated, narrow(narrowed.T.tocsr())
 
 
+def only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
+    """The chosen entries of a matrix, in its shape."""
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    parts = matrix.data[chosen], matrix.indices[chosen], before[matrix.indptr]
+    return narrow(sparse.csr_array(parts, shape=matrix.shape))
+
+
 def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
     """Sorted int32 indices, so that each kernel is compiled once and every sum has a fixed order."""
     matrix.sort_indices()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedmc.algorithms.gaussians import Hyper, Prior
-from fedmc.algorithms.posterior import Posterior
+from fedmc.algorithms.posterior import GRID, Posterior
 from fedmc.errors import DataError, ModelFileError, require
-from fedmc.types import Array
+from fedmc.types import MAX_NUMBER, Array
 
 FORMAT, VERSION = "fedmc-model", 2  # 2 adds posteriors; models without one are written as 1
 POSTERIOR = (
@@ -77,14 +77,16 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
         return None
     q = rank + 1
     rows = {"item_covariances": len(content["items"]), "user_covariances": len(content["users"])}
-    shapes = {"noise": (1,), "calibration": content["calibration"].shape}
+    shapes = {"noise": (1,), "calibration": (2, GRID + 1)}
     shapes |= {f"{side}_mean": (q,) for side in ("user", "item")}
     shapes |= {f"{side}_precision": (q, q) for side in ("user", "item")}
     shapes |= {name: (count, q * (q + 1) // 2) for name, count in rows.items()}
     for name in POSTERIOR:
         array = content[name]
-        sound = array.shape == shapes[name] and array.dtype.kind == "f" and bool(np.isfinite(array).all())
+        real = array.dtype in (np.float32, np.float64)  # in this machine's byte order
+        sound = array.shape == shapes[name] and real and bool(np.isfinite(array).all())
         require(sound, f"{name} is not finite, or its shape {array.shape} is not {shapes[name]}", DataError)
+    _check_posterior(content)
     priors = [Prior(content[f"{side}_mean"], content[f"{side}_precision"]) for side in ("user", "item")]
     hyper = Hyper(float(content["noise"][0]), *priors)
     means = np.ascontiguousarray(content["V"][:, :q])
@@ -92,11 +94,26 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
     return Posterior(hyper, means, *spread)
 
 
+def _check_posterior(content: dict[str, Array]) -> None:
+    """Require noise, precisions, variances and factors of intervals that can be such."""
+    require(0 < float(content["noise"][0]) <= MAX_NUMBER, "its noise is not above 0", DataError)
+    for side in ("user", "item"):
+        precision = content[f"{side}_precision"]
+        definite = bool(np.linalg.eigvalsh(precision)[0] > 0) and np.allclose(precision, precision.T)
+        require(definite, f"{side}_precision is no precision matrix", DataError)
+        diagonal = np.cumsum(np.arange(1, len(precision) + 1)) - 1
+        spread = content[f"{side}_covariances"][:, diagonal]
+        require(bool((spread >= 0).all()), f"{side}_covariances has negative variances", DataError)
+    references, quantiles = content["calibration"][:, 0], content["calibration"][:, 1:]
+    rising = bool((np.diff(quantiles, axis=1) >= 0).all() and (quantiles >= 0).all() and references[1] > references[0])
+    require(rising, "its calibration is not one of rising quantiles", DataError)
+
+
 def check_arrays(content: dict[str, Array]) -> None:
     """Require finite factors, sorted ids, and a valid table of seen items."""
     for name in ("U", "V"):
         require(
-            content[name].dtype.kind == "f" and bool(np.isfinite(content[name]).all()),
+            content[name].dtype in (np.float32, np.float64) and bool(np.isfinite(content[name]).all()),
             f"{name} is not finite",
             DataError,
         )

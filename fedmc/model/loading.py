@@ -29,7 +29,7 @@ def load(path: str | Path, **overrides: Any) -> Model:
     except UnknownNameError as error:
         cure = "install the plug-in's package, or give an object of your own again: load(path, algorithm=...)"
         raise ModelFileError(f"{path} cannot be read: {error}; {cure}") from None
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
         cause = f"{error}" if isinstance(error, FedmcError) else f"{type(error).__name__}: {error}"
         raise ModelFileError(f"{path} cannot be read: {cause}") from None
 
@@ -41,12 +41,14 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     seen = sparse.csr_array((ones, content["seen_indices"], content["seen_indptr"]), shape=shape)
     settings = Settings.from_dict({**about["settings"], **overrides})
     files.check_arrays(content)
+    mean, scale = float(about["mean"]), float(about["scale"])
+    require(bool(np.isfinite(mean) and 0 < scale < np.inf), f"ratings cannot be scaled by {mean}, {scale}", DataError)
     U, V = content["U"], content["V"]
     consistent = V.shape == (shape[1], settings.width) and U.shape == (shape[0], settings.width)
     require(consistent, f"the factors {U.shape}, {V.shape} do not fit the ids {shape}", DataError)
     known = about.get("rating_range")
     return Model(
-        content["items"], V, content["users"], U, seen, Scaling(about["mean"], about["scale"]), settings,
+        content["items"], V, content["users"], U, seen, Scaling(mean, scale), settings,
         about["clients"], None if known is None else (float(known[0]), float(known[1])),
         files.posterior_from(content, settings.rank),
     )  # fmt: skip

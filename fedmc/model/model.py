@@ -77,10 +77,12 @@ class Model:
 
         The model's errors on its training ratings, each as if it had been left out, calibrate the width.
         """
-        factor = self.bayesian("an interval").factor(level)
+        self.bayesian("an interval")
         rows, columns = self._pairs(users, items, unknown)
         whole = self._extended(unknown)
-        center, half = whole._scores(rows, columns), factor * whole._std(rows, columns)
+        known, parts = whole._parts(rows, columns)
+        std = np.sqrt(1 / known.hyper.noise + parts.sum(axis=1)) * self.scaling.scale
+        center, half = whole._scores(rows, columns), known.factors(level, parts) * std
         return Interval(*(self._clipped(end) for end in (center, center - half, center + half)))
 
     def recommend(
@@ -192,10 +194,14 @@ class Model:
         """Predictions on the rating scale, not clipped."""
         return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
 
-    def _std(self, rows: Array, columns: Array) -> Array:
+    def _parts(self, rows: Array, columns: Array) -> tuple[Posterior, Array]:
+        """The posterior, and the variances of predictions: due to the user, the item, and both."""
         known = self.bayesian("a standard deviation")
-        rows, columns = rows % len(self.U), columns % len(self.V)  # -1 is the last row
-        return np.asarray(np.sqrt(known.variances(rows, columns, self.U)) * self.scaling.scale)
+        return known, known.parts(rows % len(self.U), columns % len(self.V), self.U)  # -1 is the last row
+
+    def _std(self, rows: Array, columns: Array) -> Array:
+        known, parts = self._parts(rows, columns)
+        return np.asarray(np.sqrt(1 / known.hyper.noise + parts.sum(axis=1)) * self.scaling.scale)
 
     def _spread_of_all(self, rows: Array) -> Array:
         """Standard deviations of the expected ratings of these users for all items."""

@@ -197,7 +197,10 @@ class ClippedSum(FixedPointSum):
             return super().combine(replies, broadcast, items)
         kept, schema = dict(replies), schema_of(broadcast, items)
         clipped = [name for name, part in schema.items() if part.cumulative]
-        updates = {k: np.concatenate([reply[name].ravel() for name in clipped]) for k, reply in kept.items()}
+        steps = {name: 2.0 ** -schema[name].bits for name in clipped}
+        updates = {
+            k: np.concatenate([reply[name].ravel() * step for name, step in steps.items()]) for k, reply in kept.items()
+        }
         factors = clipping.factors(updates, self.clip)
         for client, reply in kept.items():  # `joined` is not clipped
             reply.parts.update({name: clipping.counted(reply[name], factors[client]) for name in clipped})

@@ -14,7 +14,7 @@ from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.algorithms.state import ServerState
-from fedmc.errors import Diverged, require
+from fedmc.errors import Diverged, InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
 from fedmc.training.aggregation import aggregation_of, check_run
@@ -111,9 +111,8 @@ def rounds(
         began, before, traffic = time.perf_counter(), server.V, Traffic(engine)
         participants = _participants(engine, settings, number)
         asked = broadcast._replace(task="round", round=number)
-        server, participants = one_round(traffic, asked, server, participants)
-        shared = settings.make_algorithm().shared(server, broadcast)
-        broadcast = broadcast._replace(V=server.V, shared=shared, round=number)
+        server, participants, following = one_round(traffic, asked, server, participants)
+        broadcast = broadcast._replace(V=following.V, shared=following.shared, round=number)
         seconds = time.perf_counter() - began
         on_checkpoint(Checkpoint(number, broadcast, server, start))
         due = number % measure_every == 0 or number == last
@@ -171,24 +170,37 @@ def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int,
 
 def one_round(
     traffic: Traffic, broadcast: Broadcast, server: ServerState, participants: tuple[int, ...]
-) -> tuple[ServerState, tuple[int, ...]]:
-    """Ask the participants and aggregate their replies; returns the server's state and the clients that took part.
+) -> tuple[ServerState, tuple[int, ...], Broadcast]:
+    """Ask the participants and aggregate their replies: the server's state, who took part, and the next broadcast.
 
     A round without participants changes nothing.
     """
     if not participants:
-        return server, participants
+        return server, participants, broadcast
     total = traffic.ask(broadcast, participants)
     took_part = participants if total.clients is None else total.clients
     if not took_part:
-        return server, took_part
-    settings = broadcast.settings
-    after = settings.make_algorithm().aggregate(server, total, broadcast, len(took_part))
-    after = after._replace(V=np.ascontiguousarray(after.V, settings.dtype))
-    if not np.isfinite(after.V).all():
+        return server, took_part, broadcast
+    try:
+        after, following = _aggregated(total, broadcast, server, took_part)
+        return after, took_part, following
+    except (InputError, np.linalg.LinAlgError, ArithmeticError) as error:  # a hostile update can lead to them
         traffic.engine.rollback()
-        raise Diverged(broadcast.round, "the item factors are not finite", settings.make_algorithm().remedy)
-    return after, took_part
+        cure = f"{broadcast.settings.make_algorithm().remedy}, or look for a client that sends wrong updates"
+        raise Diverged(broadcast.round, f"the sum of the updates gives no model: {error}", cure) from None
+
+
+def _aggregated(
+    total: Sums, broadcast: Broadcast, server: ServerState, took_part: tuple[int, ...]
+) -> tuple[ServerState, Broadcast]:
+    """The server's next state, and the next broadcast, which must be one that nodes accept."""
+    settings, algorithm = broadcast.settings, broadcast.settings.make_algorithm()
+    after = algorithm.aggregate(server, total, broadcast, len(took_part))
+    after = after._replace(V=np.ascontiguousarray(after.V, settings.dtype))
+    require(bool(np.isfinite(after.V).all()), "the item factors are not finite")
+    following = broadcast._replace(V=after.V, shared=algorithm.shared(after, broadcast))
+    algorithm.check_broadcast(following)
+    return after, following
 
 
 def has_diverged(objective: float | None, start: float | None) -> bool:

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from fedmc.algorithms.settings import AUTO_START, Settings
-from fedmc.data.partition import Shard, narrow
+from fedmc.data.partition import Shard, only
 from fedmc.errors import DataError, Diverged, require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.sampling import sampler_of
 from fedmc.training.stopping import Stop, until
-from fedmc.types import Array
 
 FACTOR = 1.5
 PASSES = 4  # over the clients in a trial
@@ -124,14 +122,8 @@ def hold_out(shard: Shard, share: float, seed: int) -> Shard:
     rng = np.random.default_rng([seed, shard.client, 7])
     aside = np.zeros(matrix.nnz, bool)
     aside[rng.permutation(matrix.nnz)[: int(share * matrix.nnz)]] = True
-    kept, held_out = (_only(matrix, chosen) for chosen in (~aside, aside))
+    kept, held_out = (only(matrix, chosen) for chosen in (~aside, aside))
     return Shard.of(shard.client, shard.users, kept, None, held_out)
-
-
-def _only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
-    before = np.concatenate([[0], np.cumsum(chosen)])
-    parts = matrix.data[chosen], matrix.indices[chosen], before[matrix.indptr]
-    return narrow(sparse.csr_array(parts, shape=matrix.shape))
 
 
 def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:

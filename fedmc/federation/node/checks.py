@@ -102,6 +102,9 @@ def check_privacy(terms: Terms, request: Request) -> None:
     if broadcast.task not in privacy.tasks:  # mode: the mode says what it answers
         answered = ", ".join(sorted(privacy.tasks))
         raise RefusedError("wrong-privacy", f"{privacy.mode} answers {answered}, not {broadcast.task}")
+    algorithm = broadcast.settings.make_algorithm()
+    if broadcast.task not in algorithm.tasks:  # it would compute a round's update again, and a second sum of it
+        raise RefusedError("wrong-privacy", f"{algorithm} has no task {broadcast.task}")
     secure = aggregation_of(privacy).needs_session(broadcast.task)
     if secure != (invitation is not None):  # mode: as the server must ask
         came = "without" if invitation is None else "with"
