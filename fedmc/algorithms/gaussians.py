@@ -18,6 +18,7 @@ from fedmc.types import Array
 
 PRIOR_WEIGHT = 0.4  # the hyperprior of a precision counts as much as this share of the rows
 FACTOR_VARIANCE, FACTOR_EXPONENT = 0.95, 0.3  # its guess of a factor's variance: 0.95 (typical ratings)^-0.3
+WIDE_RANK, WIDE_EXPONENT = 20, 0.3  # beyond this rank it grows, by (rank / 20)^0.3
 BIAS_VARIANCE = 0.1  # its guess of a bias's variance
 MEAN_WEIGHT = 1.0  # the prior mean is drawn towards 0 by this many rows
 NOISE_WEIGHT, NOISE_VARIANCE = 2.0, 0.5  # the noise's prior: this many ratings of this variance
@@ -120,9 +121,11 @@ def guess(size: int, typical: float) -> Array:
     """The hyperprior's guess of a prior covariance, a diagonal.
 
     `typical` is the number of ratings of an average user, times that of the item of an average rating: with more
-    ratings, weaker factors can be told from noise.
+    ratings, weaker factors can be told from noise. Among more factors than the default rank, each is drawn to 0 harder
+    by the others' spread, and needs a larger variance.
     """
-    found = np.full(size, FACTOR_VARIANCE * max(typical, 1.0) ** -FACTOR_EXPONENT)
+    wide = max(1.0, (size - 1) / WIDE_RANK) ** WIDE_EXPONENT
+    found = np.full(size, wide * FACTOR_VARIANCE * max(typical, 1.0) ** -FACTOR_EXPONENT)
     found[-1] = BIAS_VARIANCE
     return found
 

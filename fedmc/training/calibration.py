@@ -87,7 +87,7 @@ def cut_down(problem: Problem, V: Array, known: Posterior) -> Errors:
     predicted, ratings = subproblem.scores(problem._replace(matrix=others), V, U)
     rows = np.repeat(np.arange(others.shape[0]), np.diff(others.indptr))
     parts, noise = few.parts(rows, others.indices, U), known.hyper.noise
-    h = np.minimum(noise * parts[:, 1], MAX_LEVERAGE)
+    h = np.minimum(noise * (parts[:, 1] + LEVERAGE_OF_BOTH * parts[:, 2]), MAX_LEVERAGE)
     variance = 1 / noise + parts[:, 0] + parts[:, 1] / (1 - h) + parts[:, 2]
     return Errors((ratings - predicted) / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
 
