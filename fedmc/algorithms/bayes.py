@@ -37,7 +37,7 @@ from fedmc.algorithms.bayes_server import (
     added,
     bound_parts,
     check_broadcast,
-    item_posteriors,
+    item_roots,
     learned,
     lines_of,
     posterior_of,
@@ -181,7 +181,7 @@ class Bayes(Algorithm):
         ratings = sums.users[-1]
         if ratings > 0 and broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
-        means, _, _ = item_posteriors(sums)
+        means, _ = item_roots(sums)
         V = np.ones((len(means), size + 1))
         V[:, :size] = means
         return ServerState(sums.packed(), V, server.seen + round(total.number("joined")))
@@ -190,8 +190,7 @@ class Bayes(Algorithm):
         if not server.seen:
             return broadcast.shared
         sums = sums_of(server, broadcast.settings)
-        prior = sums.hyper.items
-        _, roots = moments.posterior_roots(sums.items, sums.hyper.noise, prior.precision, prior.pull)
+        _, roots = item_roots(sums)
         return shared_of(sums.hyper, roots.astype(broadcast.V.dtype))
 
     def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:

@@ -131,6 +131,12 @@ def item_posteriors(sums: ServerSums) -> tuple[Array, Array, Array]:
     return moments.posteriors(sums.items, sums.hyper.noise, prior.precision, prior.pull)
 
 
+def item_roots(sums: ServerSums) -> tuple[Array, Array]:
+    """Means and packed roots of covariances, from the sums."""
+    prior = sums.hyper.items
+    return moments.posterior_roots(sums.items, sums.hyper.noise, prior.precision, prior.pull)
+
+
 def learned(sums: ServerSums) -> Hyper:
     """Noise and priors that maximise the bound, given the users' posteriors and the items' that follow from them."""
     _, ratings, users, items, variances = bound_parts(sums)
