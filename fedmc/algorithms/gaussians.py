@@ -85,14 +85,13 @@ def packed(matrices: Array) -> Array:
     return np.ascontiguousarray(matrices[..., *triangle(matrices.shape[-1])])
 
 
-def unpacked(lines: Array, symmetric: bool = True) -> Array:
-    """Inverse of `packed`; without `symmetric`, lower triangular matrices."""
+def unpacked(lines: Array) -> Array:
+    """Inverse of `packed`: the symmetric matrices."""
     size = (int(np.sqrt(8 * lines.shape[-1] + 1)) - 1) // 2
     rows, columns = triangle(size)
     found = np.zeros((*lines.shape[:-1], size, size), lines.dtype)
     found[..., rows, columns] = lines
-    if symmetric:
-        found[..., columns, rows] = lines
+    found[..., columns, rows] = lines
     return found
 
 
