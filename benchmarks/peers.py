@@ -7,6 +7,8 @@ the range of the training ratings. Seconds are those of fitting alone, without t
 cmfrec uses two threads, the others one; TQDM_DISABLE=1 silences myFM. MovieLens is read from FEDMC_DATA (a folder that
 holds ml-1m and ml-100k).
 
+Those that are told more than the ratings' values are in `peers_side.py`.
+
 FEDMC_BENCH_CACHE may name a JSON file that keeps what was measured: a run that was interrupted goes on where it ended.
 """
 
@@ -55,6 +57,7 @@ class Result:
 
 
 Peer = Callable[[Ratings, Ratings, int], Result]  # (train, test, seed) -> what it reached
+Find = Callable[[str, int], dict[str, Result]]  # (data set, seed) -> what each peer reached
 
 
 class Watch:
@@ -110,50 +113,77 @@ def one_hot(ratings: Ratings) -> sparse.csr_matrix:
     return sparse.csr_matrix((np.ones(columns.size), columns, np.arange(0, columns.size + 1, 2)), shape=shape)
 
 
-def myfm(rank: int) -> Peer:
+@dataclass(frozen=True)
+class Lines:
+    """What myFM knows of the ratings to learn from and of those to predict."""
+
+    train: sparse.csr_matrix
+    test: sparse.csr_matrix
+    groups: list[int]  # how many features each group has: each gets its own prior
+    train_blocks: list[Any] = field(default_factory=list)
+    test_blocks: list[Any] = field(default_factory=list)
+
+
+def plain(train: Ratings, test: Ratings) -> Lines:
+    """The user and the item of each rating."""
+    return Lines(one_hot(train), one_hot(test), [len(train.users), len(train.items)])
+
+
+def myfm(rank: int, features: Callable[[Ratings, Ratings], Lines] = plain) -> Peer:
     """The mean prediction of the Gibbs samples after the first five: myFM's default, summed up while it samples."""
 
     def fit(train: Ratings, test: Ratings, seed: int) -> Result:
         from myfm import MyFMRegressor
 
-        lines, values, questions = one_hot(train), train.matrix.data.astype(np.float64), one_hot(test)
+        lines, values = features(train, test), train.matrix.data.astype(np.float64)
         total, trace = np.zeros(len(test)), []
 
         def listen(number: int, sample: Any, *_: Any) -> tuple[bool, None]:
             passed = watch.pause()
             if number >= BURN_IN:
-                total[:] += sample.predict_score(questions, [])
+                total[:] += sample.predict_score(lines.test, lines.test_blocks)
                 trace.append((*passed, rmse_of(total / (number + 1 - BURN_IN), train, test)))
             watch.resume()
             return False, None
 
-        shapes, model = [len(train.users), len(train.items)], MyFMRegressor(rank, random_seed=seed)
+        model = MyFMRegressor(rank, random_seed=seed)
+        numbers: dict[str, Any] = {"n_iter": SAMPLES, "n_kept_samples": 1, "group_shapes": lines.groups}
         watch = Watch()
-        model.fit(lines, values, n_iter=SAMPLES, n_kept_samples=1, group_shapes=shapes, callback=listen)
+        model.fit(lines.train, values, lines.train_blocks, callback=listen, **numbers)
         return Result(trace[-1][2], *watch.pause(), f"{SAMPLES} samples", trace)
 
     return fit
 
 
-def cmfrec_predictions(model: Any, train: Ratings, test: Ratings) -> np.ndarray:
-    """A user or an item without training ratings counts as an average one: cmfrec leaves its factors uninitialised."""
+def cmfrec_predictions(model: Any, train: Ratings, test: Ratings, attributes: bool) -> np.ndarray:
+    """Users and items without training ratings are average ones, for cmfrec leaves their factors uninitialised.
+
+    With attributes they have factors, and a bias of 0.
+    """
     rows, columns = test.rows(), test.matrix.indices
+    if attributes:
+        return np.asarray(model.predict(rows, columns))
     known_user = (np.diff(train.matrix.indptr) > 0)[rows]
     known_item = (np.bincount(train.matrix.indices, minlength=len(train.items)) > 0)[columns]
     biases = np.where(known_user, model.user_bias_[rows], 0) + np.where(known_item, model.item_bias_[columns], 0)
     return np.where(known_user & known_item, model.predict(rows, columns), model.glob_mean_ + biases)
 
 
-def cmfrec(train: Ratings, test: Ratings, seed: int) -> Result:
-    """ALS with biases at the setting, of eight, that does best on the test ratings; the seconds are of that fit."""
+def cmfrec(train: Ratings, test: Ratings, seed: int, weights: tuple[float, ...] = (1.0,), **attributes: Any) -> Result:
+    """ALS with biases at the setting that does best on the test ratings; the seconds are of that fit.
+
+    `attributes` are cmfrec's U and I; `weights` those of their errors that are tried beside the ranks and penalties.
+    """
     from cmfrec import CMF
 
     table, found = sparse.coo_matrix(train.matrix), []
-    for rank, (weight, scaled) in itertools.product(CMFREC_RANKS, CMFREC_PENALTIES):
+    for rank, (penalty, scaled), weight in itertools.product(CMFREC_RANKS, CMFREC_PENALTIES, weights):
         model = CMF(
             k=rank,
-            lambda_=weight,
+            lambda_=penalty,
             scale_lam=scaled,
+            w_user=weight,
+            w_item=weight,
             method="als",
             use_cg=False,
             niter=15,
@@ -163,10 +193,11 @@ def cmfrec(train: Ratings, test: Ratings, seed: int) -> Result:
             verbose=False,
         )
         watch = Watch()
-        model.fit(table)
+        model.fit(table, **attributes)
         passed = watch.pause()
-        rmse = rmse_of(cmfrec_predictions(model, train, test), train, test)
-        found.append(Result(rmse, *passed, f"k={rank}, lambda_={weight:g}, scale_lam={scaled}"))
+        rmse = rmse_of(cmfrec_predictions(model, train, test, bool(attributes)), train, test)
+        setting = f"k={rank}, lambda_={penalty:g}, scale_lam={scaled}"
+        found.append(Result(rmse, *passed, f"{setting}, w={weight:g}" if attributes else setting))
     return min(found, key=lambda result: result.rmse)
 
 
@@ -216,12 +247,12 @@ def keep(key: str, result: Result) -> None:
 
 
 @functools.cache
-def peer_of(name: str, seed: int, peer: str) -> Result:
+def peer_of(name: str, seed: int, peer: str, fit: Peer) -> Result:
     """What a peer reached on a split: from the cache, or measured now."""
     key = f"{name}|{seed}|{peer}"
     if (known := cached().get(key)) is not None:
         return Result(**known)
-    result = PEERS[peer](*split(name, seed), seed)
+    result = fit(*split(name, seed), seed)
     keep(key, result)
     timing = f"{result.seconds:8.1f} s  {result.cpu_seconds:8.1f} s of CPU"
     print(f"{key:36} RMSE {result.rmse:.4f}  {timing}  {result.setting}", flush=True)
@@ -230,27 +261,32 @@ def peer_of(name: str, seed: int, peer: str) -> Result:
 
 def peers_of(name: str, seed: int) -> dict[str, Result]:
     """What each peer reached on a data set's split: from the cache, or measured now."""
-    return {peer: peer_of(name, seed, peer) for peer in PEERS}
+    return {peer: peer_of(name, seed, peer, fit) for peer, fit in PEERS.items()}
 
 
-def show(name: str) -> None:
+def show(name: str, find: Find = peers_of) -> None:
     """A line for each peer: the mean test RMSE over the seeds (their range) and the mean seconds."""
     floor = f" (noise floor {PLANTED.noise_floor:.4f})" if name == "planted" else ""
     print(f"== {name}{floor}")
-    found = [peers_of(name, seed) for seed in SEEDS]
-    for peer in PEERS:
+    found = [find(name, seed) for seed in SEEDS]
+    for peer in found[0]:
         rmse = np.array([line[peer].rmse for line in found])
         seconds, cpu = (np.mean([getattr(line[peer], unit) for line in found]) for unit in ("seconds", "cpu_seconds"))
         spread = f"{rmse.mean():.4f} ({rmse.min():.4f} to {rmse.max():.4f})"
-        print(f"  {peer:16} RMSE {spread}  {seconds:8.1f} s  {cpu:8.1f} s of CPU", flush=True)
+        print(f"  {peer:21} RMSE {spread}  {seconds:8.1f} s  {cpu:8.1f} s of CPU", flush=True)
 
 
-if __name__ == "__main__":
+def main(find: Find = peers_of) -> None:
+    """Measure and show the data sets that the command line names."""
     names = sys.argv[1:] or list(data_sets())
     for name in names:
         if name not in data_sets():
             sys.exit(f"unknown data set {name!r}: choose from {', '.join(data_sets())}")
     for name, seed in itertools.product(names, SEEDS):
-        peers_of(name, seed)
+        find(name, seed)
     for name in names:
-        show(name)
+        show(name, find)
+
+
+if __name__ == "__main__":
+    main()

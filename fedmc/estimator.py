@@ -14,9 +14,11 @@ from fedmc.algorithms.presets import Update, with_theory
 from fedmc.algorithms.protocol import Algorithm, Sampler
 from fedmc.algorithms.settings import DType, Normalise, Preset, Settings
 from fedmc.data.builder import Duplicates
+from fedmc.data.features import Source
 from fedmc.data.loading import as_ratings, clients_of_users
-from fedmc.data.partition import Federation, assign_users, make_shards, owners_from_names
+from fedmc.data.partition import assign_users, owners_from_names
 from fedmc.data.ratings import Ratings
+from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
@@ -29,6 +31,7 @@ from fedmc.problem.penalties import Penalty
 from fedmc.training import ranks
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
+from fedmc.training.side import check as check_side
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
 from fedmc.training.tuning import Trial
@@ -140,25 +143,38 @@ class FedMC:
     client_of_user_: Array = field(init=False)
     n_features_in_: int = field(init=False)
 
-    def fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
+    def fit(
+        self,
+        X: object,
+        y: ArrayLike | None = None,
+        *,
+        clients: Clients | None = None,
+        user_features: Source | None = None,
+        items: Source | None = None,
+        also_seen: Source | None = None,
+    ) -> FedMC:
         """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
 
         `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
         order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
+
+        For preset "bayes", DataFrames or paths of files may add `user_features` (an id, numbers, categories; they stay
+        at the client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
         """
-        ratings = self._ratings(X, y)
+        sources = Sources(user_features, items, also_seen)
+        ratings, side = side_of_ratings(sources, self._ratings(X, y))
         owner = self._owners(ratings, X, clients)
         validation = None
         if self.validation:
             ratings, validation = split(ratings, self.validation, self.seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
         settings = replace(self, rank=ranks.first(self.rank)).settings(int(owner.max()) + 1)
+        check_side(settings, sources.given)
         stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
         required = stop.patience is None or validation is not None
         require(required, "patience needs validation ratings: set validation=0.1")
-        shards = make_shards(ratings, owner, settings.dtype, validation=validation)
-        federation = Federation(shards, ratings.users, ratings.items)
-        settings, tried = ranks.chosen(shards, settings, self.rank)
+        federation = federated(ratings, owner, settings.dtype, None, validation, side)
+        settings, tried = ranks.chosen(federation.shards, settings, self.rank)
         run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
         self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner

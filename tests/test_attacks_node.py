@@ -215,7 +215,7 @@ def test_names_of_runs_do_not_fill_the_disk(tmp_path, monkeypatch):
 def test_the_end_of_a_run_stays_final_when_its_number_is_dropped(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(replays, "MAX_RUNS", 3, raising=False)
     world, now, written = World(tmp_path), time.time_ns(), []
-    world.nodes[0].on_finish = lambda request, U: written.append(request.run)
+    world.nodes[0].on_finish = lambda request, U, state: written.append(request.run)
     ends = [exact_round(task="finish", factor=factor) for factor in (1.0, 2.0)]
     begin = exact_round(task="moments", shared=NOTHING)
     assert answered(world, now, "slow", begin) == "ok"

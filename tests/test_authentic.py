@@ -69,7 +69,7 @@ class Models:
 
     def watch(self, world):
         for client, node in world.nodes.items():
-            node.on_finish = lambda request, U, client=client: self.written.append((request.run, client))
+            node.on_finish = lambda request, U, state, client=client: self.written.append((request.run, client))
 
 
 def forgeries(content, client, others):
@@ -245,7 +245,7 @@ def test_a_run_writes_its_model_once_and_resuming_it_says_so(tmp_path):
 def test_a_model_that_could_not_be_written_is_asked_for_again(tmp_path):
     world = World(tmp_path)
 
-    def full(request, U):
+    def full(request, U, state):
         raise OSError("no space left on device")
 
     world.nodes[1].on_finish = full

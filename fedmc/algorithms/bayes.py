@@ -1,16 +1,18 @@
 """Variational Bayes by sums (`preset="bayes"`): a Gaussian posterior with a full covariance for every user and item.
 
-The model is in `gaussians`. With w = (factors, 1) of the other side, a round is
+The model is in `gaussians`; regressors of users and items, from who rated what, are found first (`incidence`). With
+w = (factors, 1) of the other side, a round is
 
     client   posterior of each of its users, given those of the items, the noise alpha and the users' prior:
                  covariance = (precision + alpha sum E[w w'])^-1
-                 mean       = covariance (precision mean + alpha sum (m E[w] - E[w c]))      over the user's ratings m
+                 mean       = covariance (precision prior + alpha sum (m E[w] - E[w c]))     over the user's ratings m
+             weights of its users' own features, at home (`home`)
              send the change since its last update of
                  S       [G, b] of each item: sum E[w w'] and sum (m E[w] - E[w b]) over the item's ratings
-                 users   number of users, sum of their means, sum E[z z'], sum E[(m - b)^2], sum of log determinants,
-                         number of ratings
-    server   posterior of each item from [G, b], by the same formula; then, after the first passes, noise and priors in
-             closed form, and the items' posteriors again
+                 users   sum a a', sum a z', sum E[z z'] with a = (regressors, 1) and z without what the features
+                         explain, sum E[(m - b)^2], sum of log determinants, number of ratings
+    server   posterior of each item from [G, b], by the same formula; then, after the first passes, noise, and priors
+             with their weights, in closed form, and the items' posteriors again
 
 With extrapolation 0 every update maximises the same evidence bound over one block of it. A client that does not take
 part keeps its posteriors, and its part stays in the sums. So the bound never falls between joins, whoever takes part.
@@ -23,23 +25,26 @@ the few cannot tell from noise would be pruned for good.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms import gaussians
+from fedmc.algorithms import bayes_client as client
+from fedmc.algorithms import gaussians, home, incidence
+from fedmc.algorithms.bayes_client import BayesState
 from fedmc.algorithms.bayes_server import (
+    DIRECTIONS,
+    ITEM_WEIGHTS,
     NAMES,
-    ServerSums,
+    WEIGHTS,
     added,
     bound_parts,
     check_broadcast,
+    directions_of,
+    first_sums,
     item_roots,
     learned,
-    lines_of,
     posterior_of,
     shared_of,
     sums_of,
@@ -47,11 +52,12 @@ from fedmc.algorithms.bayes_server import (
 )  # fmt: skip
 from fedmc.algorithms.curvature import joined_rows, parted
 from fedmc.algorithms.leakage import CurvatureLeakage, Leakage
-from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Schema, Shared, Sums
+from fedmc.algorithms.messages import ITEM_FEATURES, NOTHING, SUM_BITS, Broadcast, Part, Schema, Shared, Sums
 from fedmc.algorithms.messages import Rows as SparseRows
-from fedmc.algorithms.posterior import Fit, Posterior, fit_users
+from fedmc.algorithms.posterior import Fit, Posterior
 from fedmc.algorithms.protocol import Algorithm, Sizes, Start
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.side import Side
 from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.users import by_user
@@ -61,17 +67,6 @@ from fedmc.kernels import moments
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.types import Array
-
-WARM_PASSES = 2  # passes over the clients before noise and priors are learned
-
-
-class BayesState(NamedTuple):
-    """The posteriors of a client's users, which never leave it."""
-
-    U: Array  # their means, as rows [factors, 1, bias]
-    Z: Array  # means (factors, bias) behind its contribution: beyond U by the extrapolation
-    covariances: Array  # packed
-    log_dets: Array
 
 
 class BayesLeakage(CurvatureLeakage):
@@ -88,7 +83,7 @@ class Bayes(Algorithm):
 
     name = "bayes"
     state_types: tuple[type[State], ...] = (BayesState,)
-    tasks = Algorithm.tasks - {"start"}
+    tasks = (Algorithm.tasks - {"start"}) | {"pattern"}
     cumulative = True
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty"}
@@ -108,7 +103,9 @@ class Bayes(Algorithm):
 
     # --- the client
 
-    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
+        if broadcast.task == "pattern":
+            return state, incidence.reply(shard, broadcast)
         (after,), sums = self.batch_update([shard], [state], broadcast)
         return after, sums
 
@@ -119,15 +116,15 @@ class Bayes(Algorithm):
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> tuple[Sequence[State], Sums]:
         """The users' posteriors, and the change of the sums over them, or all of it if a client is new."""
-        before = [_known(state) for state in states]
+        before = [client.known_state(state) for state in states]
         whole = together(shards)
         after = self.moved(shards, whole, before, broadcast)
         _check_finite([state.U for state in after], whole, broadcast)
-        lines = joined_rows([_change(_lines, new, old) for new, old in zip(after, before, strict=True)])
+        lines = joined_rows([client.change(client.lines, new, old) for new, old in zip(after, before, strict=True)])
         by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
-        change = moments.sum_moments(*subproblem.raw(by_rated), lines, len(free_users(broadcast.settings)))
+        change = moments.sum_moments(*subproblem.raw(by_rated), lines, len(client.free_users(broadcast.settings)))
         users = [
-            _change(lambda state, shard=shard: user_sums(shard, state, broadcast), new, old)  # type: ignore[misc]
+            client.change(lambda state, shard=shard: client.user_sums(shard, state, broadcast), new, old)  # type: ignore[misc]
             for shard, new, old in zip(shards, after, before, strict=True)
         ]
         sums = Sums.of(
@@ -145,41 +142,62 @@ class Bayes(Algorithm):
         self, shards: Sequence[Shard], whole: Shard, before: Sequence[BayesState | None], broadcast: Broadcast
     ) -> list[BayesState]:
         """The clients' states after a round; `whole` is their shards together."""
-        fit = zip(*(parted(part, shards) for part in _fit(whole, broadcast)), strict=True)
-        return [_state(one, old, broadcast.settings) for one, old in zip(fit, before, strict=True)]
+        size = broadcast.settings.rank + 1
+        known = [(shard, client.home_of(shard, old, size)) for shard, old in zip(shards, before, strict=True)]
+        priors = client.server_priors(whole, broadcast)
+        fit = client.fit(whole, broadcast, priors + joined_rows([home.offsets(*one) for one in known]))
+        parts = zip(*(parted(part, shards) for part in (*fit, priors)), strict=True)
+        found = []
+        for (shard, own), old, (*one, prior) in zip(known, before, parts, strict=True):
+            regressors = client.regressors_of(shard, old, broadcast)
+            state = client.state_of(Fit(*one), regressors, own, old, broadcast.settings)
+            if broadcast.round > client.warm_rounds(broadcast.settings, broadcast.clients):
+                own = home.fitted(shard, own, state.Z - prior, posterior_of(broadcast).hyper.users.precision)
+                state = state._replace(home=own.weights, ridge=own.ridge)
+            found.append(state)
+        return found
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
-        known = _known(state)
+        known = client.known_state(state)
         assert known is not None
         by_rated = by_user(shard, broadcast)._replace(matrix=shard.by_rated)
-        size = len(free_users(broadcast.settings))
+        size = len(client.free_users(broadcast.settings))
         S = np.zeros((len(broadcast.V), moments.line_length(size)))
-        S[shard.rated] = moments.sum_moments(*subproblem.raw(by_rated), _lines(known), size)
-        return {"S": S, "users": user_sums(shard, known, broadcast)[None]}
+        S[shard.rated] = moments.sum_moments(*subproblem.raw(by_rated), client.lines(known), size)
+        return {"S": S, "users": client.user_sums(shard, known, broadcast)[None]}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-        """Posterior means, given the items' posteriors of this broadcast; `state` plays no part."""
-        return with_ones(_fit(shard, broadcast).means)
+        """Posterior means, given the items' posteriors of this broadcast."""
+        own = client.home_of(shard, client.known_state(state), broadcast.settings.rank + 1)
+        priors = client.server_priors(shard, broadcast) + home.offsets(shard, own)
+        return client.with_ones(client.fit(shard, broadcast, priors).means)
 
-    def posterior(self, shards: Sequence[Shard], broadcast: Broadcast) -> Posterior:
-        covariances = joined_rows([_fit(shard, broadcast).covariances for shard in shards])
-        return posterior_of(broadcast).of_users(covariances)
+    def posterior(self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast) -> Posterior:
+        priors = [np.zeros((len(shard.users), broadcast.settings.rank + 1)) for shard in shards]
+        fits = [client.fit(shard, broadcast, prior) for shard, prior in zip(shards, priors, strict=True)]
+        found = posterior_of(broadcast).of_users(joined_rows([fit.covariances for fit in fits]))
+        return replace(found, home=client.average_home(shards, [client.known_state(state) for state in states]))
 
     # --- the server
 
     def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:
-        broadcast, _ = normalised(ask, broadcast)
+        features = broadcast.shared.arrays.get(ITEM_FEATURES)
+        broadcast, _ = normalised(ask, broadcast._replace(shared=NOTHING))
         items, size = len(broadcast.V), broadcast.settings.rank + 1
-        zeros = np.zeros((items, moments.line_length(size)))
-        sums = ServerSums(zeros, np.zeros(user_numbers(size)), gaussians.first_hyper(size))
+        side = Side.nothing(items)
+        if features is not None:
+            side = side._replace(features=features)
+        if broadcast.settings.implicit and (found := incidence.find(ask, broadcast)) is not None:
+            side = side._replace(directions=found.directions, implicit=found.items)
+        sums = first_sums(items, size, side)
         roots = np.zeros((items, size * (size + 1) // 2), broadcast.V.dtype)
-        return Start(broadcast._replace(shared=shared_of(sums.hyper, roots)), server_at(broadcast.V, sums.packed()))
+        shared = shared_of(sums.hyper, roots, side)
+        return Start(broadcast._replace(shared=shared), server_at(broadcast.V, sums.packed()))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1
         sums = added(sums, total)
-        ratings = sums.users[-1]
-        if ratings > 0 and broadcast.round > warm_rounds(broadcast.settings, broadcast.clients):
+        if sums.users[-1] > 0 and broadcast.round > client.warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
         means, _ = item_roots(sums)
         V = np.ones((len(means), size + 1))
@@ -191,7 +209,7 @@ class Bayes(Algorithm):
             return broadcast.shared
         sums = sums_of(server, broadcast.settings)
         _, roots = item_roots(sums)
-        return shared_of(sums.hyper, roots.astype(broadcast.V.dtype))
+        return shared_of(sums.hyper, roots.astype(broadcast.V.dtype), sums.side)
 
     def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:
         if not server.seen:
@@ -201,89 +219,28 @@ class Bayes(Algorithm):
     # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
-        size = broadcast.settings.rank + 1
+        if broadcast.task == "pattern":
+            return incidence.schema(broadcast, items)
+        size, regressors = broadcast.settings.rank + 1, directions_of(broadcast)
         return {
             "S": Part((items, moments.line_length(size)), SUM_BITS, cumulative=True, sparse=True),
-            "users": Part((1, user_numbers(size)), cumulative=True),
+            "users": Part((1, user_numbers(size, regressors)), cumulative=True),
             "joined": Part(),
         }
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
         """Refuse noise, priors and covariances that no honest server would send: no posterior may fail at them."""
+        if broadcast.task == "pattern":
+            return incidence.check_broadcast(broadcast)
         check_broadcast(broadcast)
-        strange = sorted(broadcast.shared.arrays.keys() - set(NAMES))
+        known = {*NAMES, ITEM_WEIGHTS} | ({DIRECTIONS, WEIGHTS} if broadcast.settings.implicit else set())
+        strange = sorted(broadcast.shared.arrays.keys() - known)
         require(not strange, lambda: f"the server sends {strange[0]}, which this algorithm does not know")
 
     def state_numbers(self, sizes: Sizes) -> int:
         q = sizes.width - 1
-        return sizes.users * (q + q * (q + 1) // 2 + 1)  # Z, covariances, log determinants
-
-
-def _known(state: State | None) -> BayesState | None:
-    assert state is None or isinstance(state, BayesState)
-    return state
-
-
-def free_users(settings: Settings) -> Array:
-    """The columns of U that are not fixed: factors, then the bias."""
-    return np.array([*range(settings.rank), settings.rank + 1])
-
-
-def with_ones(means: Array) -> Array:
-    """User rows [factors, 1, bias] from means (factors, bias)."""
-    U = np.ones((len(means), means.shape[1] + 1), means.dtype)
-    U[:, :-2], U[:, -1] = means[:, :-1], means[:, -1]
-    return U
-
-
-def warm_rounds(settings: Settings, clients: int) -> int:
-    """The rounds before noise and priors are learned."""
-    return WARM_PASSES * math.ceil(clients / min(settings.active, clients))
-
-
-def _fit(shard: Shard, broadcast: Broadcast) -> Fit:
-    """The posteriors of a client's users."""
-    return fit_users(by_user(shard, broadcast), posterior_of(broadcast), lines_of(broadcast), broadcast.V.dtype)
-
-
-def _state(fit: tuple[Array, Array, Array], before: BayesState | None, settings: Settings) -> BayesState:
-    means, covariances, log_dets = fit
-    Z = means
-    if before is not None and settings.extrapolation:
-        further = settings.extrapolation * (means - before.U[:, free_users(settings)])
-        Z = (means + further).astype(means.dtype, copy=False)
-    return BayesState(with_ones(means), Z, covariances, log_dets)
-
-
-def _change(part: Callable[[BayesState], Array], now: BayesState, before: BayesState | None) -> Array:
-    """A part of a client's contribution now, minus that of before, if there was one."""
-    return part(now) if before is None else np.asarray(part(now) - part(before))
-
-
-def _lines(state: BayesState) -> Array:
-    """The packed moments behind a client's contribution."""
-    return moments.moment_lines(state.Z, state.covariances)
-
-
-def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
-    """A client's part of the sums over users."""
-    rows = gaussians.summed(state.Z, state.covariances, state.log_dets)
-    number, plain, squares = _rating_sums(shard, broadcast)
-    bias = state.Z[:, -1].astype(np.float64)
-    error = (squares - 2 * plain * bias + number * (bias**2 + state.covariances[:, -1])).sum()
-    return np.concatenate([[rows.number], rows.mean, rows.second, [error, rows.log_det, number.sum()]])
-
-
-def _rating_sums(shard: Shard, broadcast: Broadcast) -> Array:
-    """The number, sum and sum of squares of each user's scaled ratings, computed once per broadcast."""
-
-    def sums() -> Array:
-        matrix, (mean, scale) = shard.by_user, broadcast.scaling
-        m = (matrix.data.astype(np.float64) - mean) / scale
-        rows = np.repeat(np.arange(len(shard.users)), np.diff(matrix.indptr))
-        return np.array([np.bincount(rows, values, len(shard.users)) for values in (None, m, m * m)])
-
-    return broadcast.shared.derive(f"rating sums of {shard.client}", sums)
+        regressors = min(incidence.DIRECTIONS, sizes.items // 4)
+        return sizes.users * (q + q * (q + 1) // 2 + 1 + regressors) + sizes.clients  # Z, covariances, log dets, ridges
 
 
 def _check_finite(users: Sequence[Array], whole: Shard, broadcast: Broadcast) -> None:

@@ -35,7 +35,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from fedmc.algorithms.bayes import Bayes, BayesState, warm_rounds, with_ones
+from fedmc.algorithms import gaussians
+from fedmc.algorithms.bayes import Bayes
+from fedmc.algorithms.bayes_client import BayesState, warm_rounds, with_ones
 from fedmc.algorithms.bayes_server import LARGEST, ServerSums, added, check_broadcast, shared_of
 from fedmc.algorithms.gibbs_server import (
     SAMPLE,
@@ -45,7 +47,6 @@ from fedmc.algorithms.gibbs_server import (
     chain_of,
     drawn_hyper,
     drawn_rows,
-    lower_roots,
     triangle,
 )  # fmt: skip
 from fedmc.algorithms.messages import Broadcast, Shared, Sums
@@ -70,7 +71,8 @@ class Gibbs(Bayes):
 
     name = "gibbs"
     state_types = (LocalState,)
-    unused_settings = Bayes.unused_settings | {"extrapolation"}
+    tasks = Bayes.tasks - {"pattern"}
+    unused_settings = Bayes.unused_settings | {"extrapolation", "implicit"}
 
     def check(self, settings: Settings) -> None:
         super().check(settings)
@@ -141,7 +143,7 @@ class Gibbs(Bayes):
         if not server.seen:
             return broadcast.shared
         chain, settings = chain_of(server, broadcast.settings), broadcast.settings
-        roots = lower_roots(chain.average.covariances).astype(settings.dtype)
+        roots = gaussians.lower_roots(chain.average.covariances).astype(settings.dtype)
         averages = shared_of(chain.average.hyper, roots)  # as `bayes` sends its posteriors
         return Shared({**averages.arrays, **chain.sampled(settings)})
 
@@ -168,7 +170,8 @@ class Gibbs(Bayes):
 def _exactly(U: Array) -> BayesState:
     """Users that are known exactly, for the formulas of `bayes`."""
     Z = free_part(U)
-    return BayesState(U, Z, np.zeros((len(Z), triangle(Z.shape[1])), Z.dtype), np.zeros(len(Z)))
+    spread, nothing = np.zeros((len(Z), triangle(Z.shape[1])), Z.dtype), np.zeros((0, Z.shape[1]))
+    return BayesState(U, Z, spread, np.zeros(len(Z)), np.zeros((len(Z), 0)), nothing, np.ones(1))
 
 
 def _lines(sample: Array) -> Array:

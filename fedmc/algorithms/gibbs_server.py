@@ -38,7 +38,7 @@ class Average(NamedTuple):
     def turned(self, Q: Array) -> Average:
         """The same with other axes: a row x becomes x Q."""
         noise, *priors = self.hyper
-        users, items = (Prior(prior.mean @ Q, _turned(prior.precision, Q)) for prior in priors)
+        users, items = (Prior.plain(prior.mean @ Q, _turned(prior.precision, Q)) for prior in priors)
         covariances = gaussians.packed(_turned(gaussians.unpacked(self.covariances), Q))
         return Average(np.einsum("ka,ab->kb", self.means, Q), covariances, Hyper(noise, users, items))
 
@@ -53,7 +53,8 @@ class Chain(NamedTuple):
 
     def packed(self) -> Array:
         means, covariances, (noise, users, items) = self.average
-        parts = self.sums.packed(), self.sample, means, covariances, np.array([noise]), *users, *items
+        priors = users.mean, users.precision, items.mean, items.precision
+        parts = self.sums.packed(), self.sample, means, covariances, np.array([noise]), *priors
         return np.concatenate([part.ravel() for part in parts])
 
     @classmethod
@@ -64,13 +65,13 @@ class Chain(NamedTuple):
         sample, means, covariances, noise, *priors = (
             part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)
         )
-        hyper = Hyper(float(noise[0]), Prior(*priors[:2]), Prior(*priors[2:]))
+        hyper = Hyper(float(noise[0]), Prior.plain(*priors[:2]), Prior.plain(*priors[2:]))
         return cls(ServerSums.unpacked(sums, items, size), sample, Average(means, covariances, hyper))
 
     def sampled(self, settings: Settings) -> dict[str, Array]:
         """What the users of the next round are drawn with."""
         noise, users, _ = self.sums.hyper
-        hyper = dict(zip(SAMPLED.values(), (np.array([noise]), *users), strict=True))
+        hyper = dict(zip(SAMPLED.values(), (np.array([noise]), users.mean, users.precision), strict=True))
         return {SAMPLE: self.sample.astype(settings.dtype), **hyper}
 
 
@@ -89,22 +90,24 @@ def drawn_rows(means: Array, roots: Array, rng: np.random.Generator) -> Array:
 def drawn_hyper(sums: ServerSums, sample: Array, rng: np.random.Generator) -> Hyper:
     """Noise and priors, given the users behind the sums and the sample of the items."""
     nothing = np.zeros((len(sample), triangle(sample.shape[1])))
-    _, ratings, users, items, variances = parts_at(sums, sample, nothing, np.zeros(len(sample)))
+    _, ratings, users, items, variances, _ = parts_at(sums, sample, nothing, np.zeros(len(sample)))
     shape = (ratings.number + gaussians.NOISE_WEIGHT) / 2 + 1
     noise = float(rng.standard_gamma(shape)) / (shape - 1) * gaussians.learned_noise(ratings)
-    return Hyper(noise, drawn_prior(users, variances, rng), drawn_prior(items, variances, rng))
+    before = sums.hyper
+    priors = [drawn_prior(*one, variances, rng) for one in ((users, before.users), (items, before.items))]
+    return Hyper(noise, *priors)
 
 
-def drawn_prior(rows: Rows, variances: Array, rng: np.random.Generator) -> Prior:
+def drawn_prior(rows: Rows, before: Prior, variances: Array, rng: np.random.Generator) -> Prior:
     """A prior, given sampled rows; the Wishart distribution is drawn by Bartlett's decomposition."""
-    mode, size = gaussians.learned_prior(rows, variances), len(variances)
+    mode, size = gaussians.learned_prior(rows, variances, before), len(variances)
     weight = rows.number * (1 + gaussians.PRIOR_WEIGHT)
     lower = np.tril(rng.standard_normal((size, size)), -1)
     lower += np.diag(np.sqrt(rng.chisquare(weight + size - np.arange(size))))
     root = np.linalg.cholesky(mode.precision / weight) @ lower
     normal = rng.standard_normal(size) / np.sqrt(rows.number + gaussians.MEAN_WEIGHT)
     precision = root @ root.T
-    return Prior(mode.mean + np.linalg.solve(root.T, normal), (precision + precision.T) / 2)
+    return Prior.plain(mode.mean + np.linalg.solve(root.T, normal), (precision + precision.T) / 2)
 
 
 # --- averages
@@ -119,18 +122,12 @@ def rotation(means: Array, target: Array) -> Array:
     return Q
 
 
-def lower_roots(covariances: Array) -> Array:
-    """Packed lower triangular R with R'R the covariance: Cholesky's factors of the matrices read from their ends."""
-    flipped = np.linalg.cholesky(gaussians.unpacked(covariances)[:, ::-1, ::-1])
-    return gaussians.packed(np.swapaxes(flipped, 1, 2)[:, ::-1, ::-1])
-
-
 def _mixed(one: Hyper, other: Hyper, weight: float) -> Hyper:
     """Averages of the noise, of the precisions, and of their products with the means: fits depend on these."""
     priors = []
     for a, b in ((one.users, other.users), (one.items, other.items)):
         precision = a.precision + weight * (b.precision - a.precision)
-        priors.append(Prior(np.linalg.solve(precision, a.pull + weight * (b.pull - a.pull)), precision))
+        priors.append(Prior.plain(np.linalg.solve(precision, a.pull + weight * (b.pull - a.pull)), precision))
     return Hyper(one.noise + weight * (other.noise - one.noise), *priors)
 
 

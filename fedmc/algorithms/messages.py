@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,10 +20,11 @@ from fedmc.kernels.steps import add_rows
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
-Task = Literal["moments", "scale", "start", "round", "measure", "finish"]
+Task = Literal["moments", "scale", "pattern", "start", "round", "measure", "finish"]
 TASKS: tuple[str, ...] = get_args(Task)
 STATEFUL_TASKS = ("start", "round")  # they change a client's state
 SUM_BITS = 28  # fractional bits of sums over ratings, under fixed-point encoding
+Derived = TypeVar("Derived")
 NUMBER_BITS = 20  # fractional bits of counts, losses and the like, which are larger
 
 
@@ -38,14 +39,15 @@ class Shared:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays.values())
 
-    def derive(self, name: str, make: Callable[[], Array]) -> Array:
+    def derive(self, name: str, make: Callable[[], Derived]) -> Derived:
         """make(), computed at the first call only."""
         if name not in self._derived:
             self._derived[name] = make()
-        return cast(Array, self._derived[name])
+        return cast(Derived, self._derived[name])
 
 
 NOTHING = Shared()
+ITEM_FEATURES = "item_features"  # given to `Algorithm.start`, never broadcast
 
 
 class Broadcast(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import sparse, special
 
 from fedmc.algorithms import gaussians
 from fedmc.algorithms.gaussians import Hyper, Prior
@@ -39,10 +40,28 @@ class Posterior:
     item_means: Array
     item_covariances: Array
     user_covariances: Array | None = None
+    directions: Array | None = None  # of the users' regressors, a row for each item; None without implicit terms
+    item_weights: Array | None = None  # of the items' public features
+    home: Array | None = None  # weights of the users' own features, which never leave their client
     calibration: Array | None = None  # two lines: noise times the variance due to a user, then errors at GRID levels
 
     def of_users(self, covariances: Array, calibration: Array | None = None) -> Posterior:
         return replace(self, user_covariances=covariances, calibration=calibration)
+
+    @cached_property
+    def seen_lines(self) -> Array:
+        """What each item adds to the prior mean of those who rated or saw it: the item vectors of SVD++."""
+        assert self.directions is not None
+        return np.asarray(np.einsum("jx,xa->ja", self.directions, self.hyper.users.weights))
+
+    def prior_means(self, seen: sparse.csr_array, features: Array | None = None) -> Array:
+        """The prior mean of each user, from the items it rated or saw and from its own features."""
+        prior, found = self.hyper.users, np.zeros((seen.shape[0], len(self.hyper.users.mean)))
+        if self.directions is not None:
+            found += seen_sums(seen, self.seen_lines)
+        if features is not None and self.home is not None:
+            found += np.einsum("kx,xa->ka", features, self.home)
+        return np.asarray(prior.mean + found)
 
     def variances(self, rows: Array, columns: Array, U: Array) -> Array:
         """Variances of single ratings of (row, column) pairs, in units of the scaled ratings; U has rows [u, 1, b]."""
@@ -75,14 +94,22 @@ def free_part(U: Array) -> Array:
     return np.ascontiguousarray(np.delete(U, U.shape[1] - 2, axis=1))
 
 
-def fit_users(problem: Problem, known: Posterior, lines: Array, dtype: DType) -> Fit:
+def seen_sums(seen: sparse.csr_array, lines: Array) -> Array:
+    """Of each user, the sum of the lines of the items it rated or saw, over the root of their number."""
+    numbers = np.diff(seen.indptr)
+    total = sparse.csr_array((np.ones(len(seen.indices)), seen.indices, seen.indptr), shape=seen.shape) @ lines
+    return np.asarray(total / np.sqrt(np.maximum(numbers, 1))[:, None])
+
+
+def fit_users(problem: Problem, known: Posterior, lines: Array, prior_means: Array, dtype: DType) -> Fit:
     """The posteriors of users with these ratings, given those of the items (`lines`: their packed moments)."""
     rows, prior, size = problem.matrix.shape[0], known.hyper.users, len(known.hyper.users.mean)
     fits, block = [], max(1, BLOCK // (8 * moments.line_length(size)))
     for start in range(0, max(rows, 1), block):
         some = problem.matrix if rows <= block else problem.matrix[start : start + block]
         S = moments.sum_moments(*subproblem.raw(problem._replace(matrix=some)), lines, size)
-        fits.append(Fit(*moments.posteriors(S, known.hyper.noise, prior.precision, prior.pull, dtype)))
+        pulls = prior.pulls(prior_means[start : start + block])
+        fits.append(Fit(*moments.posteriors(S, known.hyper.noise, prior.precision, pulls, dtype)))
     return fits[0] if len(fits) == 1 else Fit(*(np.concatenate(parts) for parts in zip(*fits, strict=True)))
 
 

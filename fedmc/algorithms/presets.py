@@ -21,7 +21,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "bayes": dict(
         penalty_users="l2:4", penalty_items="auto", beta="auto", algorithm=("bayes",), fit_users_to="V", dual_step=1.5,
         normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True, sampler="passes",
-        extrapolation=0.5, entry_penalty=0.3,
+        extrapolation=0.5, entry_penalty=0.3, implicit=True,
     ),
     "fast": dict(
         penalty_users="l2:10", penalty_items="auto", beta="auto", algorithm=("curvature", "exact"), fit_users_to="V",

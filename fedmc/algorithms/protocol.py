@@ -91,7 +91,7 @@ class Algorithm(Protocol):
 
     # --- the client
 
-    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         """A client's work in a round: its new state, which stays local, and its reply. `state` is None at first."""
         raise NotImplementedError
 
@@ -116,7 +116,9 @@ class Algorithm(Protocol):
         """The user factors that belong to the broadcast's V, for measurements and for the model."""
         return users_at(shard, state, broadcast)
 
-    def posterior(self, shards: Sequence[Shard], broadcast: Broadcast) -> Posterior | None:
+    def posterior(
+        self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
+    ) -> Posterior | None:
         """The posteriors of items and of these clients' users, if the model has any."""
         return None
 

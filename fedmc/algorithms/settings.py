@@ -51,6 +51,7 @@ class Settings:
     biases: bool = False
     start: Literal["uniform", "normal"] = "uniform"
     entry: Literal["all", "first-turn"] = "all"
+    implicit: bool = False  # of "bayes": prior means from who rated what
     fold_in: bool = False  # refit U to the global V before measuring and at the end
     sampler: str | Sampler = "uniform"
     active: int = 1
@@ -116,6 +117,10 @@ class Settings:
             algorithm.cumulative or not self.privacy.clips,
             f"clip needs an algorithm with a running sum ({', '.join(registry.UPDATES)}): what is cut off an update "
             f"must come with the next one. {algorithm} has none",
+        )
+        require(
+            not self.implicit or _is_implicit(algorithm),
+            f"implicit=True needs algorithm='bayes', got {algorithm}: leave it out",
         )
         algorithm.check(self)
 
@@ -235,12 +240,18 @@ def _first_that_fits(
         if unused and not last:
             continue
         require(not unused, lambda names=unused, by=algorithm.name: _no_meaning(names[0], by))  # type: ignore[misc]
+        implicit = kept.get("implicit", False) if "implicit" in asked or _is_implicit(algorithm) else False
         try:
-            return kind(**(kept | {"algorithm": candidate}))  # type: ignore[arg-type]
+            return kind(**(kept | {"algorithm": candidate, "implicit": implicit}))  # type: ignore[arg-type]
         except InputError:
             if last:
                 raise
     raise AssertionError
+
+
+def _is_implicit(algorithm: Algorithm) -> bool:
+    """Whether the algorithm asks who rated what."""
+    return "pattern" in algorithm.tasks
 
 
 def _no_meaning(name: str, algorithm: str) -> str:

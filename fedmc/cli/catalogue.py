@@ -8,12 +8,23 @@ from typing import Annotated
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.data.addresses import without_password
-from fedmc.data.catalogue import Catalogue, align, load
+from fedmc.data.catalogue import Catalogue, align, load, merged
 from fedmc.data.datasets import load_source
+from fedmc.data.features import read_features
+from fedmc.errors import require
 
 Out = Annotated[Path, typer.Option(help="The catalogue file to write.")]
+TableOfItems = Annotated[
+    Path | None,
+    typer.Option(
+        help="Public table of the items to keep with the catalogue: an id, a title, and columns of numbers or "
+        "categories, with a header. Its items are added, and the hash covers it.",
+        metavar="FILE",
+    ),
+]
 
 
 def make(
@@ -22,15 +33,22 @@ def make(
     columns: options.Columns = None,
     query: options.Query = None,
     duplicates: options.Duplicates = "last",
+    items: TableOfItems = None,
+    categorical: options.Categorical = None,
 ) -> None:
     """Write a catalogue of the items of a source."""
     ratings = load_source(source, parse_names(columns), query=query, duplicates=duplicates)
-    _save(Catalogue.of(ratings.items), out)
+    _save(Catalogue.of(ratings.items), out, items, categorical)
 
 
-def merge(catalogues: Annotated[list[Path], typer.Argument(help="Catalogue files.")], out: Out) -> None:
+def merge(
+    catalogues: Annotated[list[Path], typer.Argument(help="Catalogue files.")],
+    out: Out,
+    items: TableOfItems = None,
+    categorical: options.Categorical = None,
+) -> None:
     """Write one catalogue with the items of several."""
-    _save(Catalogue.of(*(load(path).items for path in catalogues)), out)
+    _save(merged([load(path) for path in catalogues]), out, items, categorical)
 
 
 def check(
@@ -50,6 +68,15 @@ def check(
     )
 
 
-def _save(made: Catalogue, out: Path) -> None:
+def _save(made: Catalogue, out: Path, items: Path | None, categorical: str | None) -> None:
+    if items is not None:
+        require(made.features is None, "these catalogues have a table of items already: leave out --items")
+        found = read_features(items, "item", parse_names(categorical) or ())
+        before = len(made)
+        made = made.with_table(found)
+        echo(f"items: {found.summary()}; {len(made) - before:,} of them were not in the catalogue", err=True)
+        if found.notes:
+            echo(f"items: left out {'; '.join(found.notes)}", err=True)
+    require(items is not None or categorical is None, "--categorical names columns of --items: give that too")
     made.save(out)
     typer.echo(f"{len(made):,} items in {out}, hash {made.hash}")

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 from fedmc.cli import options
 from fedmc.cli.parsing import DPSettings, parse_beta, parse_dp, parse_names
+
+if TYPE_CHECKING:
+    from fedmc.data.prepare import Plan  # help must be fast
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,31 @@ class Table(Group):
     @property
     def names(self) -> tuple[str, ...] | None:
         return parse_names(self.columns)
+
+
+@dataclass(frozen=True)
+class Side(Group):
+    """Options for what is known besides the ratings."""
+
+    user_features: options.UserFeatures = None
+    items: options.Items = None
+    also_seen: options.AlsoSeen = None
+    categorical: options.Categorical = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return parse_names(self.categorical) or ()
+
+    def settings(self) -> dict[str, str]:
+        """The given options, for settings.toml."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+    def added_to(self, plan: Plan) -> Plan:
+        """The plan with these files."""
+        return plan._replace(
+            user_features=self.user_features, items=self.items, also_seen=self.also_seen, categorical=self.names
+        )
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:

@@ -32,6 +32,38 @@ Duplicates = Annotated[
 ]
 Catalogue = Annotated[Path | None, Option(help="Catalogue file of the items that the organisations agreed on.")]
 UnknownItems = Annotated[Literal["refuse", "drop"], Option(help="What to do with items outside the catalogue.")]
+UserFeatures = Annotated[
+    Path | None,
+    Option(
+        help="Table of the users' features: an id and columns of numbers or categories, with a header. They stay at "
+        "the client. Needs preset bayes.",
+        metavar="FILE",
+    ),
+]
+Items = Annotated[
+    Path | None,
+    Option(
+        help="Public table of the items: an id, a title, and columns of numbers or categories, with a header; several "
+        "categories in a cell are separated by |. Items without ratings are added. Needs preset bayes.",
+        metavar="FILE",
+    ),
+]
+AlsoSeen = Annotated[
+    Path | None,
+    Option(
+        help="Events without a rating, such as views: user, item and, for splits by time, time. Held-out pairs and "
+        "events later than the training ratings are not used. Needs preset bayes.",
+        metavar="FILE",
+    ),
+]
+Categorical = Annotated[
+    str | None,
+    Option(
+        help="Columns of these tables whose numbers are categories, separated by commas.",
+        metavar="NAMES",
+        show_default="those that are not all numbers",
+    ),
+]
 Test = Annotated[str, Option(help=f"Ratings to hold out for testing: {SPLITS}; 0 for none.")]
 Partition = Annotated[str, Option(help=f"How users are assigned to clients: {PARTITIONS}.")]
 Clients = Annotated[int, Option(help="Number of simulated clients that the users are distributed over.")]

@@ -9,6 +9,7 @@ import typer
 
 from fedmc.cli import options
 from fedmc.cli.echo import echo
+from fedmc.cli.groups import Side
 from fedmc.cli.parsing import parse_names
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 
@@ -32,12 +33,16 @@ def prepare(
     duplicates: options.Duplicates = "refuse",
     seed: Annotated[int, Option(help="Random seed of the partition and the split.")] = 0,
     overwrite: options.Overwrite = False,
+    *,
+    side: Side,
 ) -> None:
     """Write ratings as shards that are mapped into memory: those of one client, or of several."""
     names = parse_names(columns)
     plan = Plan(source, names, query, duplicates, catalogue, unknown_items, split, None, partition, clients, seed)
-    parts = read_parts(plan)
+    parts = read_parts(side.added_to(plan))
     if parts.report is not None:
         echo(f"dropped: {parts.report}", err=True)
+    for note in parts.side.notes:
+        echo(note, err=True)
     write_prepared(out, parts, overwrite)
     typer.echo(f"{len(parts.train):,} ratings of {int(parts.owner.max()) + 1} client(s) in {out}")

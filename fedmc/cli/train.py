@@ -13,7 +13,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo
-from fedmc.cli.groups import Budget, Solver, Table
+from fedmc.cli.groups import Budget, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, trials_bar, warm_up
@@ -29,6 +29,7 @@ from fedmc.training import ranks, simulation, tuning
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
+from fedmc.training.side import check as check_side
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
@@ -108,6 +109,7 @@ def train(
     solver: Solver,
     budget: Budget,
     table: Table,
+    side: Side,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
 
@@ -116,10 +118,10 @@ def train(
     if rounds is None:
         rounds = modes.parse(privacy, {}).default_rounds
     folder = RunFolder(out, overwrite)
-    plan = Plan(
+    plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
         table.partition, table.clients, solver.seed,
-    )  # fmt: skip
+    ))  # fmt: skip
     wanted = _parse_rank(rank)
     theory = diagnostics or tolerance is not None
     preset = with_theory(solver.preset) if theory else solver.preset
@@ -129,6 +131,7 @@ def train(
     )  # fmt: skip
     if wanted == ranks.AUTO:
         ranks.check(settings)
+    check_side(settings, plan.side.given)
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
@@ -136,7 +139,7 @@ def train(
     federation, settings = _open(plan, settings, active, rounds, spill is not None)
     p = len(federation.shards)
     about: dict[str, str | int] = {"source": without_password(source), "clients": p, "rounds": rounds}
-    about |= {"partition": table.partition, "test": test, "validation": validation}
+    about |= {"partition": table.partition, "test": test, "validation": validation} | side.settings()
     job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report)
     done = _train(job, folder)
     _tell(done, folder.path, report, as_json)
@@ -163,6 +166,8 @@ def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill
     federation = federation_of(plan, settings.dtype)
     if federation.report is not None:
         echo(f"dropped: {federation.report}", err=True)
+    for note in federation.notes:
+        echo(note, err=True)
     settings = set_active(settings, active, len(federation.shards))
     sampler_of(settings, len(federation.shards))
     check_memory(federation, settings, rounds, spill)

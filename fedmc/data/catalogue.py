@@ -1,9 +1,13 @@
-"""The catalogue: the sorted item ids, one per column, with a hash by which organisations compare theirs."""
+"""The catalogue: the sorted item ids, one per column, with a hash by which organisations compare theirs.
+
+It may hold a public table of features of the items. The hash then covers the table too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,14 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from fedmc.data.feature_files import StoredFeatures, hashed, restored, stored
+from fedmc.data.feature_rows import Features
 from fedmc.data.files import write_whole
 from fedmc.data.ids import as_ids
 from fedmc.data.ratings import Ratings
-from fedmc.errors import DataError, require, unknown
+from fedmc.errors import DataError, FedmcError, require, unknown
 from fedmc.types import Array
 
 UnknownItems = Literal["refuse", "drop"]
 FORMAT, VERSION = "fedmc-catalogue", 1
+WITH_FEATURES = 2  # the version of a catalogue with features
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +34,7 @@ class Catalogue:
     """Item ids, sorted: whole numbers by size, strings by their characters."""
 
     items: Array
+    features: Features | None = None  # of some or all of the items
 
     @classmethod
     def of(cls, *parts: ArrayLike) -> Catalogue:
@@ -36,17 +44,28 @@ class Catalogue:
             ids = [part.astype(np.str_) for part in ids]
         return cls(np.unique(np.concatenate(ids)))
 
+    def with_table(self, features: Features) -> Catalogue:
+        """The catalogue with a table of features, and with the items that only the table has."""
+        same = features.like(self.items) if len(self) else features
+        return Catalogue(np.union1d(self.items, same.ids) if len(self) else same.ids, same)
+
     @property
     def hash(self) -> str:
-        """SHA-256 of the kind of ids and the ids, one per line."""
+        """SHA-256 of the kind of ids and the ids, one per line, and of the features if there are any."""
         kind = "int" if self.items.dtype.kind == "i" else "str"
-        return hashlib.sha256("\n".join([kind, *map(str, self.items.tolist())]).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join([kind, *map(str, self.items.tolist())]).encode())
+        if self.features is not None:
+            digest.update(hashed(self.features, self.items))
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.items)
 
     def save(self, path: str | Path) -> None:
-        content = {"format": FORMAT, "version": VERSION, "hash": self.hash, "items": self.items.tolist()}
+        version = VERSION if self.features is None else WITH_FEATURES
+        content = {"format": FORMAT, "version": version, "hash": self.hash, "items": self.items.tolist()}
+        if self.features is not None:
+            content["features"] = stored(self.features, self.items)
         write_whole(Path(path), json.dumps(content, ensure_ascii=False, indent=0).encode())
 
     def columns_of(self, items: Array) -> Array:
@@ -67,14 +86,37 @@ def load(path: str | Path) -> Catalogue:
         ours = isinstance(content, dict) and content.get("format") == FORMAT
         require(ours, f"{path} is not a fedmc catalogue", DataError)
         version = content["version"]
-        require(version == VERSION, f"{path} has format {version}, this fedmc reads {VERSION}", DataError)
-        catalogue = Catalogue(as_ids(content["items"] or np.empty(0, np.int64), "item"))
+        known = version in (VERSION, WITH_FEATURES)
+        require(known, f"{path} has format {version}, this fedmc reads {VERSION} and {WITH_FEATURES}", DataError)
+        items = as_ids(content["items"] or np.empty(0, np.int64), "item")
+        features = None if version == VERSION else _features(content["features"], items, path)
+        catalogue = Catalogue(items, features)
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is not a whole catalogue: {error}") from None
     require(catalogue.hash == content["hash"], f"{path} was changed: its hash does not fit its items", DataError)
     return catalogue
+
+
+def _features(content: StoredFeatures, items: Array, path: str | Path) -> Features:
+    try:
+        return restored(content, items)
+    except FedmcError as error:
+        raise DataError(f"{path} is not a whole catalogue: {error}") from None
+
+
+def merged(catalogues: Sequence[Catalogue]) -> Catalogue:
+    """One catalogue with the items of several; all that have a table of features must have the same."""
+    together = Catalogue.of(*(one.items for one in catalogues))
+    tables = [one.features for one in catalogues if one.features is not None]
+    kinds = {Catalogue(table.ids, table).hash for table in tables}
+    require(
+        len(kinds) <= 1,
+        "the catalogues have different tables of features: merge catalogues without, and give the table to the result",
+        DataError,
+    )
+    return together.with_table(tables[0]) if tables else together
 
 
 def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = "refuse") -> tuple[Ratings, str | None]:

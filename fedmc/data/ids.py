@@ -44,3 +44,32 @@ def _object_ids(array: Array, role: str) -> Array:
         DataError,
     )
     return np.array(texts, dtype=np.str_)
+
+
+def as_kind_of(ids: Array, others: Array, what: str) -> Array:
+    """Ids as whole numbers if the others are, else as strings, so that both can be compared."""
+    if ids.dtype.kind == others.dtype.kind:
+        return ids
+    if others.dtype.kind == "U":
+        return ids.astype(np.str_)
+    for text in ids.tolist():
+        sign = text[1:] if text.startswith("-") else text
+        require(
+            sign.isascii() and sign.isdigit() and str(int(text)) == text and len(sign) < 19,
+            lambda: f"{what} ids are whole numbers in the ratings, but not in the table: got {text!r}",  # noqa: B023
+            DataError,
+        )
+    return ids.astype(np.int64)
+
+
+def places(known: Array, ids: Array) -> Array:
+    """The place of each id among the sorted known ones, -1 if it is not there; 17 and "17" are the same id."""
+    if not len(known):
+        return np.full(len(ids), -1)
+    if known.dtype.kind != ids.dtype.kind:
+        texts = known.astype(np.str_)
+        order = np.argsort(texts)
+        found = places(texts[order], ids.astype(np.str_))
+        return np.where(found >= 0, order[found], -1)
+    found = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    return np.where(known[found] == ids, found, -1)

@@ -13,6 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
+from fedmc.data.feature_rows import Features
+from fedmc.data.matrices import as_csr, rows_of, stacked, without
+from fedmc.data.matrices import narrow as narrow  # these three re-exported for older imports
+from fedmc.data.matrices import only as only
+from fedmc.data.matrices import rated_rows as rated_rows
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
@@ -29,15 +34,34 @@ class Shard:
     by_rated: sparse.csr_array  # one row per rated item: the transpose of `by_user` without its empty rows
     test: sparse.csr_array | None = None
     validation: sparse.csr_array | None = None
+    features: Array | None = None  # a row of standardised features for each user; they never leave the client
+    also_seen: sparse.csr_array | None = None  # the pattern of events without a rating: views, purchases
 
     @classmethod
-    def of(cls, client: int, users: Array, by_user: sparse.csr_array, *held_out: sparse.csr_array | None) -> Shard:
-        return cls(client, users, by_user, *rated_rows(by_user), *held_out)
+    def of(
+        cls,
+        client: int,
+        users: Array,
+        by_user: sparse.csr_array,
+        *held_out: sparse.csr_array | None,
+        features: Array | None = None,
+        also_seen: sparse.csr_array | None = None,
+    ) -> Shard:
+        test, validation = (*held_out, None, None)[:2]
+        return cls(client, users, by_user, *rated_rows(by_user), test, validation, features, also_seen)
 
     def pattern(self) -> sparse.csr_array:
         """The positions of the ratings, without their values."""
         matrix = self.by_user
         return sparse.csr_array((np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    @cached_property
+    def incidence(self) -> sparse.csr_array:
+        """Who rated or saw what: the pattern of ratings and of events without a rating. Its values mean nothing."""
+        if self.also_seen is None:
+            return self.by_user
+        union = narrow(sparse.csr_array(self.pattern() + self.also_seen))
+        return as_csr(np.ones(union.nnz, np.int8), union.indices, union.indptr, union.shape[1])
 
     def renumbered(self, client: int) -> Shard:
         """The same ratings under another client number."""
@@ -48,7 +72,7 @@ class Shard:
         """The transpose of `by_user`: `by_rated` with a row for every item, without a copy of the data."""
         counts = np.zeros(self.by_user.shape[1] + 1, np.int32)
         counts[self.rated + 1] = np.diff(self.by_rated.indptr)
-        return _as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
+        return as_csr(self.by_rated.data, self.by_rated.indices, np.cumsum(counts, dtype=np.int32), len(self.users))
 
 
 def together(shards: Sequence[Shard]) -> Shard:
@@ -56,22 +80,36 @@ def together(shards: Sequence[Shard]) -> Shard:
     if len(shards) == 1:
         return shards[0]
     first = np.cumsum([0, *(len(shard.users) for shard in shards)])
-    by_user = _below([shard.by_user for shard in shards], np.zeros(len(shards), np.int32), shards[0].by_user.shape[1])
-    by_rated = _below([shard.by_rated for shard in shards], first[:-1].astype(np.int32), int(first[-1]))
+    by_user = stacked([shard.by_user for shard in shards], np.zeros(len(shards), np.int32), shards[0].by_user.shape[1])
+    by_rated = stacked([shard.by_rated for shard in shards], first[:-1].astype(np.int32), int(first[-1]))
     users = np.concatenate([shard.users for shard in shards])
-    return Shard(shards[0].client, users, by_user, np.concatenate([shard.rated for shard in shards]), by_rated)
+    rated = np.concatenate([shard.rated for shard in shards])
+    more = _features_of(shards), _also_seen_by(shards)
+    return Shard(shards[0].client, users, by_user, rated, by_rated, None, None, *more)
 
 
-def _below(parts: Sequence[sparse.csr_array], moved: Array, columns: int) -> sparse.csr_array:
-    """The rows of all parts stacked, with the column numbers of each part increased by `moved`."""
-    counts = [len(part.indices) for part in parts]
-    starts = np.cumsum([0, *counts[:-1]], dtype=np.int32)
-    indptr = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
-    indices = np.concatenate([part.indices for part in parts])
-    if moved.any():
-        indices += np.repeat(moved, counts)
-    data = np.concatenate([part.data for part in parts])
-    return _as_csr(data, indices, np.concatenate([np.zeros(1, np.int32), *indptr]), columns)
+def _features_of(shards: Sequence[Shard]) -> Array | None:
+    """The features of all users, zeros for clients without any; refused unless all have the same number of them."""
+    widths = {shard.features.shape[1] for shard in shards if shard.features is not None}
+    if not widths:
+        return None
+    require(len(widths) == 1, f"clients have different numbers of user features: {sorted(widths)}", DataError)
+    empty = [np.zeros((len(shard.users), *widths)) for shard in shards]
+    return np.concatenate(
+        [nothing if shard.features is None else shard.features for shard, nothing in zip(shards, empty, strict=True)]
+    )
+
+
+def _also_seen_by(shards: Sequence[Shard]) -> sparse.csr_array | None:
+    """The events of all clients; a client without any counts as one whose users saw nothing else."""
+    if all(shard.also_seen is None for shard in shards):
+        return None
+    columns = shards[0].by_user.shape[1]
+    parts = []
+    for shard in shards:
+        nothing = as_csr(np.empty(0, np.int8), np.empty(0, np.int32), np.zeros(len(shard.users) + 1, np.int32), columns)
+        parts.append(nothing if shard.also_seen is None else shard.also_seen)
+    return stacked(parts, np.zeros(len(shards), np.int32), columns)
 
 
 class Federation(NamedTuple):
@@ -81,6 +119,10 @@ class Federation(NamedTuple):
     users: Array
     items: Array
     report: str | None = None  # about ratings that were dropped
+    item_features: Array | None = None  # a row of standardised, public features for each item
+    notes: tuple[str, ...] = ()  # about features and events: what was read and what was left out
+    item_table: Features | None = None  # names, titles and values of the item features
+    user_feature_names: tuple[str, ...] = ()
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:
@@ -154,16 +196,27 @@ def parse(spec: str, ratings: Ratings, clients: int, seed: int) -> Array:
 
 
 def make_shards(
-    train: Ratings, owner: Array, dtype: DTypeLike, test: Ratings | None = None, validation: Ratings | None = None
+    train: Ratings,
+    owner: Array,
+    dtype: DTypeLike,
+    test: Ratings | None = None,
+    validation: Ratings | None = None,
+    features: Array | None = None,
+    also_seen: sparse.csr_array | None = None,
 ) -> list[Shard]:
-    """One shard per client; a client without a single training rating is refused."""
+    """One shard per client; a client without a single training rating is refused.
+
+    `features` has a row for each user. Of `also_seen`, the events without a rating, held-out pairs are left out:
+    otherwise a test would ask for ratings of items that are known to be rated.
+    """
     shards = []
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(int(owner.max()) + 2))
     parts = [None if part is None else narrow(part.matrix[order].astype(dtype)) for part in (train, test, validation)]
+    seen = None if also_seen is None else narrow(without(also_seen[order], *parts[1:]))
     for client in range(len(bounds) - 1):
         here = slice(bounds[client], bounds[client + 1])
-        by_user, *held_out = (None if part is None else _rows(part, here) for part in parts)
+        by_user, *held_out = (None if part is None else rows_of(part, here) for part in parts)
         require(
             by_user is not None and by_user.nnz > 0,
             lambda: (
@@ -172,47 +225,10 @@ def make_shards(
             ),
             DataError,
         )
-        shards.append(Shard.of(client, order[here], by_user, *held_out))
+        of_users = None if features is None else features[order[here]]
+        events = None if seen is None else rows_of(seen, here)
+        shards.append(Shard.of(client, order[here], by_user, *held_out, features=of_users, also_seen=events))
     return shards
-
-
-def rated_rows(by_user: sparse.csr_array) -> tuple[Array, sparse.csr_array]:
-    """The items that were rated, and the ratings of each."""
-    items = by_user.shape[1]
-    rated = np.flatnonzero(np.bincount(by_user.indices, minlength=items)).astype(np.int32)
-    place = np.empty(items, np.int32)
-    place[rated] = np.arange(len(rated))
-    narrowed = _as_csr(by_user.data, place[by_user.indices], by_user.indptr, len(rated))
-    return rated, narrow(narrowed.T.tocsr())
-
-
-def only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
-    """The chosen entries of a matrix, in its shape."""
-    before = np.concatenate([[0], np.cumsum(chosen)])
-    parts = matrix.data[chosen], matrix.indices[chosen], before[matrix.indptr]
-    return narrow(sparse.csr_array(parts, shape=matrix.shape))
-
-
-def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
-    """Sorted int32 indices, so that each kernel is compiled once and every sum has a fixed order."""
-    matrix.sort_indices()
-    matrix.indices = matrix.indices.astype(np.int32, copy=False)
-    matrix.indptr = matrix.indptr.astype(np.int32, copy=False)
-    return matrix
-
-
-def _rows(matrix: sparse.csr_array, rows: slice) -> sparse.csr_array:
-    """A range of rows, without a copy of the data."""
-    indptr = matrix.indptr[rows.start : rows.stop + 1]
-    here = slice(indptr[0], indptr[-1])
-    return _as_csr(matrix.data[here], matrix.indices[here], indptr - indptr[0], matrix.shape[1])
-
-
-def _as_csr(data: Array, indices: Array, indptr: Array, columns: int) -> sparse.csr_array:
-    """A CSR matrix from arrays that are already sorted."""
-    matrix = sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)
-    matrix.has_sorted_indices = True
-    return matrix
 
 
 def _checked(clients: int, users: int, seed: int) -> int:

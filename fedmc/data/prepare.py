@@ -9,13 +9,15 @@ import numpy as np
 
 from fedmc.data import catalogue as catalogues
 from fedmc.data import partition as partitions
-from fedmc.data import splits
+from fedmc.data import side, splits
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
+from fedmc.data.feature_rows import aligned
 from fedmc.data.partition import Federation, make_shards
-from fedmc.data.prepared import is_prepared, open_prepared, verify, writing
+from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
 from fedmc.data.ratings import Ratings
+from fedmc.data.side import Side, Sources
 from fedmc.errors import require
 from fedmc.types import Array
 
@@ -34,6 +36,14 @@ class Plan(NamedTuple):
     partition: str = "uniform"
     clients: int = 1
     seed: int = 0
+    user_features: Path | None = None
+    items: Path | None = None  # a public table of features and titles
+    also_seen: Path | None = None  # events without a rating
+    categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
+
+    @property
+    def side(self) -> Sources:
+        return Sources(self.user_features, self.items, self.also_seen, self.categorical)
 
     @property
     def test_split(self) -> str | None:
@@ -52,10 +62,15 @@ class Parts(NamedTuple):
     validation: Ratings | None
     owner: Array
     report: str | None  # about items that were dropped
+    side: Side = Side()
 
 
 def read_parts(plan: Plan) -> Parts:
-    """Read, align, partition and split. Users are partitioned first, so a split never moves a user."""
+    """Read, align, partition and split. Users are partitioned first, so a split never moves a user.
+
+    Items that only occur in the table of items become columns without ratings. Events after the date of a `date:`
+    split, or after a user's last training rating with `last:K`, are not used; those of held-out pairs never are.
+    """
     held_out = [split for split in (plan.test_split, plan.validation_split) if split is not None]
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
     times = any(map(splits.needs_times, held_out))
@@ -63,8 +78,13 @@ def read_parts(plan: Plan) -> Parts:
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates
     )
     report = None
+    tables = side.read(plan.side, times)
     if plan.catalogue is not None:
-        ratings, report = catalogues.align(ratings, catalogues.load(plan.catalogue), plan.unknown_items)
+        catalogue = catalogues.load(plan.catalogue)
+        ratings, report = catalogues.align(ratings, catalogue, plan.unknown_items)
+        tables = side.with_catalogue(tables, catalogue)
+    else:
+        ratings, tables = side.with_all_items(ratings, tables)
     owner = partitions.parse(plan.partition, ratings, plan.clients, plan.seed)
     train, test = splits.parse(plan.test_split, ratings, plan.seed) if plan.test_split else (ratings, None)
     validation = None
@@ -73,23 +93,36 @@ def read_parts(plan: Plan) -> Parts:
         require(
             len(validation) > 0, f"the split {plan.validation_split} leaves no rating to validate on: hold out more"
         )
-    return Parts(train, test if test is not None and len(test) else None, validation, owner, report)
+    latest = None if tables.events is None else splits.last_times(train, held_out)
+    more = side.side_of(tables, ratings, latest)
+    return Parts(train, test if test is not None and len(test) else None, validation, owner, report, more)
 
 
 def federation_of(plan: Plan, dtype: str) -> Federation:
     """The clients of a source: those of prepared shards, after a check of their hashes, or new ones by the plan."""
     if is_prepared(Path(plan.source)):
+        require(not plan.side.given, "prepared shards hold their features and events: give them to `fedmc prepare`")
         verify(plan.source)
-        opened = open_prepared(plan.source)
-        return Federation(opened.shards, np.concatenate(opened.ids), opened.catalogue.items)
+        return opened_federation(open_prepared(plan.source))
     parts = read_parts(plan)
-    shards = make_shards(parts.train, parts.owner, dtype, parts.test, parts.validation)
-    return Federation(shards, parts.train.users, parts.train.items, parts.report)
+    of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
+    return side.federated(*of_each, parts.side, parts.report)
+
+
+def opened_federation(opened: Prepared) -> Federation:
+    """The clients of prepared shards, with the features of their items and users."""
+    items, table = opened.catalogue.items, opened.catalogue.features
+    values = aligned(table, items, "item").values if table is not None and table.names else None
+    users = np.concatenate(opened.ids)
+    return Federation(opened.shards, users, items, None, values, (), table, opened.user_feature_names)
 
 
 def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
     """Write the parts as a folder of prepared shards."""
-    with writing(path, Catalogue(parts.train.items), overwrite) as writer:
-        for shard in make_shards(parts.train, parts.owner, np.float32, parts.test):
-            writer.add(parts.train.users[shard.users], shard.by_user, shard.test)
-        writer.finish({})
+    found = parts.side
+    more = found.user_features, found.also_seen
+    shards = make_shards(parts.train, parts.owner, np.float32, parts.test, None, *more)
+    with writing(path, Catalogue(parts.train.items, found.items), overwrite) as writer:
+        for shard in shards:
+            writer.add(parts.train.users[shard.users], shard.by_user, shard.test, shard.features, shard.also_seen)
+        writer.finish({"user_features": list(found.user_names)} if found.user_names else {})

@@ -32,6 +32,7 @@ from fedmc.errors import DataError, require
 from fedmc.types import Array
 
 FORMAT, VERSION, ALIGN, EDGE = "fedmc-shards", 2, 64, 4096
+WITH_SIDE = 3  # the version of shards with user features or events without a rating
 
 
 class StoredArrays(TypedDict):
@@ -43,7 +44,14 @@ class StoredArrays(TypedDict):
     arrays: dict[str, tuple[str, int, int]]
 
 
-class ShardEntry(StoredArrays):
+class SideEntry(TypedDict, total=False):
+    """The side information of a shard, if it has any."""
+
+    features: int  # the number of features of each user
+    also_seen: int  # the number of events without a rating
+
+
+class ShardEntry(StoredArrays, SideEntry):
     """One shard in the manifest."""
 
     file: str
@@ -75,6 +83,11 @@ class Prepared(NamedTuple):
     ids: list[Array]  # the user ids of each shard
     about: dict[str, object]
 
+    @property
+    def user_feature_names(self) -> tuple[str, ...]:
+        names = self.about.get("user_features", [])
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+
 
 def is_prepared(path: Path) -> bool:
     return all(present(path / name) and (path / name).is_file() for name in ("manifest.json", "catalogue.json"))
@@ -87,8 +100,15 @@ class Writer:
         self.folder, self.catalogue = folder, catalogue
         self.entries: list[ShardEntry] = []
 
-    def add(self, ids: Array, by_user: sparse.csr_array, test: sparse.csr_array | None = None) -> None:
-        """Add one client's ratings, with the catalogue's columns."""
+    def add(
+        self,
+        ids: Array,
+        by_user: sparse.csr_array,
+        test: sparse.csr_array | None = None,
+        features: Array | None = None,
+        also_seen: sparse.csr_array | None = None,
+    ) -> None:
+        """Add one client's ratings, with the catalogue's columns, and its users' features and other events."""
         shape = len(ids), len(self.catalogue)
         require(by_user.shape == shape, f"a shard must have shape {shape}, got {by_user.shape}", DataError)
         rated, by_rated = rated_rows(by_user)
@@ -101,7 +121,8 @@ class Writer:
             "users": len(ids),
             "ratings": int(by_user.nnz),
             "test": 0 if test is None else int(test.nnz),
-            **_write_arrays(self.folder / name, arrays),
+            **_write_arrays(self.folder / name, arrays | _side_arrays(features, also_seen)),
+            **_side_entry(features, also_seen),
         }
         self.entries.append(entry)
 
@@ -110,9 +131,10 @@ class Writer:
         require(bool(self.entries), "there is no shard to write", DataError)
         self.catalogue.save(self.folder / "catalogue.json")
         entries = self.entries
+        with_side = any("features" in entry or "also_seen" in entry for entry in entries)
         manifest: Manifest = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": WITH_SIDE if with_side else VERSION,
             "clients": len(entries),
             "items": len(self.catalogue),
             "users": sum(entry["users"] for entry in entries),
@@ -150,7 +172,10 @@ def open_prepared(path: str | Path) -> Prepared:
         test = _matrix("test", arrays, shape) if entry["test"] else None
         rated, by_user = arrays["rated"], _matrix("by_user", arrays, shape)
         by_rated = _matrix("by_rated", arrays, (len(rated), len(users)))
-        shards.append(Shard(client, rows, by_user, rated, by_rated, test))
+        width = entry.get("features")
+        features = None if width is None else arrays["features"].reshape(len(users), width)
+        events = _pattern("also_seen", arrays, shape) if "also_seen" in entry else None
+        shards.append(Shard(client, rows, by_user, rated, by_rated, test, None, features, events))
         ids.append(users)
     return Prepared(catalogue, shards, ids, manifest["about"])
 
@@ -167,7 +192,8 @@ def read_manifest(path: Path) -> Manifest:
         whole = False
     require(whole, f"{path / 'manifest.json'} is damaged: prepare the shards again", DataError)
     version = content["version"]
-    require(version == VERSION, f"{path} has format {version}, this fedmc reads {VERSION}: prepare it again", DataError)
+    reads = f"this fedmc reads {VERSION} and {WITH_SIDE}"
+    require(version in (VERSION, WITH_SIDE), f"{path} has format {version}, {reads}: prepare it again", DataError)
     return cast("Manifest", content)
 
 
@@ -191,6 +217,31 @@ def _parts(name: str, matrix: sparse.csr_array) -> dict[str, Array]:
 def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> sparse.csr_array:
     parts = tuple(arrays[f"{name}/{part}"] for part in ("data", "indices", "indptr"))
     matrix = sparse.csr_array(parts, shape=shape, copy=False)
+    matrix.has_sorted_indices = True
+    return matrix
+
+
+def _side_entry(features: Array | None, also_seen: sparse.csr_array | None) -> SideEntry:
+    entry: SideEntry = {}
+    if features is not None:
+        entry["features"] = int(features.shape[1])
+    if also_seen is not None:
+        entry["also_seen"] = int(also_seen.nnz)
+    return entry
+
+
+def _side_arrays(features: Array | None, also_seen: sparse.csr_array | None) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    if features is not None:
+        arrays["features"] = features.ravel()
+    if also_seen is not None:
+        arrays |= {name: part for name, part in _parts("also_seen", also_seen).items() if not name.endswith("/data")}
+    return arrays
+
+
+def _pattern(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> sparse.csr_array:
+    indices, indptr = arrays[f"{name}/indices"], arrays[f"{name}/indptr"]
+    matrix = sparse.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=shape, copy=False)
     matrix.has_sorted_indices = True
     return matrix
 

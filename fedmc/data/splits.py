@@ -5,6 +5,8 @@ Every split is returned as (rest, held out), with the same users and items in bo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import numpy as np
@@ -39,12 +41,36 @@ def leave(ratings: Ratings, k: int, seed: int) -> tuple[Ratings, Ratings]:
 
 def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
     """The ratings at or after a date, 2003-01-31 or with a time, in UTC."""
+    return _divide(ratings, _times(ratings, "date") >= seconds_of(date))
+
+
+def seconds_of(date: str) -> float:
+    """A date, 2003-01-31 or with a time, in UTC, as seconds since 1970."""
     try:
         moment = datetime.fromisoformat(date)
     except ValueError:
         raise InputError(f"a date looks like 2003-01-31, got {date!r}") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return _divide(ratings, _times(ratings, "date") >= moment.timestamp())
+    return moment.timestamp()
+
+
+def last_times(train: Ratings, specs: Iterable[str]) -> Array | None:
+    """The latest time of each user that is known in training, so that nothing later is used; None: there is no bound.
+
+    With `date:`, it is before the date. With `last:K`, it is the time of the user's last training rating; a user
+    without any has no bound.
+    """
+    bounds = []
+    for spec in specs:
+        name, _, value = spec.partition(":")
+        if name == "date":
+            bounds.append(np.full(len(train.users), math.ceil(seconds_of(value)) - 1, np.int64))
+        elif name == "last":
+            latest = np.full(len(train.users), np.iinfo(np.int64).min)
+            np.maximum.at(latest, train.rows(), _times(train, name))
+            latest[np.diff(train.matrix.indptr) == 0] = np.iinfo(np.int64).max
+            bounds.append(latest)
+    return np.minimum.reduce(bounds) if bounds else None
 
 
 def normalise(words: str | float | None) -> str | None:

@@ -185,7 +185,7 @@ def _posterior_rows(line: int) -> Callable[..., None]:
 
     @njit(cache=True, nogil=True)
     def loop(
-        first: int, last: int, S: Array, alpha: float, precision: Array, pull: Array, means: Array, covariances: Array,
+        first: int, last: int, S: Array, alpha: float, precision: Array, pulls: Array, means: Array, covariances: Array,
         log_dets: Array, roots: Array, floor: float,
     ) -> None:  # fmt: skip
         size = means.shape[1]
@@ -199,7 +199,7 @@ def _posterior_rows(line: int) -> Callable[..., None]:
                     A[c, a] = precision[a, c] + alpha * S[row, place]
                     place += 1
             for a in range(size):
-                A[a, size] = pull[a] + alpha * S[row, place + a]
+                A[a, size] = pulls[row, a] + alpha * S[row, place + a]
             log_dets[row] = -_eliminate(A, R, size, floor)
             mean[0] = 0
             for k in range(size):
@@ -220,17 +220,18 @@ def posteriors(
 ) -> tuple[Array, Array, Array]:
     """(means, packed covariances, log determinants of the covariances) of the rows with these packed sums [G, b].
 
-    Computed in float64; means and covariances are returned as `dtype`, by default that of S.
+    `pull` is one for all rows, or a matrix with one for each row. Computed in float64; means and covariances are
+    returned as `dtype`, by default that of S.
     """
-    kind = S.dtype if dtype is None else dtype
-    covariances = np.empty((len(S), len(pull) * (len(pull) + 1) // 2), kind)
+    kind, size = S.dtype if dtype is None else dtype, len(precision)
+    covariances = np.empty((len(S), size * (size + 1) // 2), kind)
     means, log_dets = _posteriors(S, alpha, precision, pull, covariances, np.empty((0, 0), kind))
     return means, covariances, log_dets
 
 
 def posterior_roots(S: Array, alpha: float, precision: Array, pull: Array) -> tuple[Array, Array]:
     """(means, packed roots R) of these rows' posteriors: R is lower triangular, and R'R the covariance."""
-    roots = np.empty((len(S), len(pull) * (len(pull) + 1) // 2))
+    roots = np.empty((len(S), len(precision) * (len(precision) + 1) // 2))
     means, _ = _posteriors(S, alpha, precision, pull, np.empty((0, 0)), roots)
     return means, roots
 
@@ -238,12 +239,13 @@ def posterior_roots(S: Array, alpha: float, precision: Array, pull: Array) -> tu
 def _posteriors(
     S: Array, alpha: float, precision: Array, pull: Array, covariances: Array, roots: Array
 ) -> tuple[Array, Array]:
-    rows, size = len(S), len(pull)
+    rows, size = len(S), len(precision)
+    pulls = np.ascontiguousarray(np.broadcast_to(pull, (rows, size)), np.float64)
     means, log_dets = np.empty((rows, size), covariances.dtype), np.empty(rows)
     width = padded(size + 1, np.dtype(np.float64))
     loop = _posterior_rows(static_length(width, np.dtype(np.float64)))
     floor = float(np.linalg.eigvalsh(precision)[0]) / 2  # G is positive semi-definite: true pivots are above this
-    arguments = S, alpha, np.ascontiguousarray(precision), pull, means, covariances, log_dets, roots, floor
+    arguments = S, alpha, np.ascontiguousarray(precision), pulls, means, covariances, log_dets, roots, floor
     threads.over_rows(loop, np.arange(rows + 1), rows * (size + 2.0) ** 3, *arguments)
     return means, log_dets
 

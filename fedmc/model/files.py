@@ -22,6 +22,12 @@ POSTERIOR = (
     "noise", "user_mean", "user_precision", "item_mean", "item_precision", "item_covariances", "user_covariances",
     "calibration",
 )  # fmt: skip
+SIDE = (
+    "directions",
+    "user_weights",
+    "item_weights",
+    "home_weights",
+)  # in models with implicit terms, or with features of users
 
 # The errors of numpy and zipfile on files that are truncated, overwritten or of another kind.
 _DAMAGE = (
@@ -67,8 +73,11 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Array]:
     noise, users, items = posterior.hyper
     assert posterior.user_covariances is not None
     assert posterior.calibration is not None
+    priors = users.mean, users.precision, items.mean, items.precision
     spread = posterior.item_covariances, posterior.user_covariances, posterior.calibration
-    return dict(zip(POSTERIOR, (np.array([noise]), *users, *items, *spread), strict=True))
+    found = dict(zip(POSTERIOR, (np.array([noise]), *priors, *spread), strict=True))
+    side = dict(zip(SIDE, (posterior.directions, users.weights, posterior.item_weights, posterior.home), strict=True))
+    return found | {name: array for name, array in side.items() if array is not None and array.size}
 
 
 def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
@@ -81,17 +90,30 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
     shapes |= {f"{side}_mean": (q,) for side in ("user", "item")}
     shapes |= {f"{side}_precision": (q, q) for side in ("user", "item")}
     shapes |= {name: (count, q * (q + 1) // 2) for name, count in rows.items()}
-    for name in POSTERIOR:
+    shapes |= _side_shapes(content, q)
+    for name in (*POSTERIOR, *(name for name in SIDE if name in content)):
         array = content[name]
         real = array.dtype in (np.float32, np.float64)  # in this machine's byte order
         sound = array.shape == shapes[name] and real and bool(np.isfinite(array).all())
         require(sound, f"{name} is not finite, or its shape {array.shape} is not {shapes[name]}", DataError)
     _check_posterior(content)
-    priors = [Prior(content[f"{side}_mean"], content[f"{side}_precision"]) for side in ("user", "item")]
-    hyper = Hyper(float(content["noise"][0]), *priors)
+    users, items = (Prior.plain(content[f"{side}_mean"], content[f"{side}_precision"]) for side in ("user", "item"))
+    if "directions" in content:
+        users = users._replace(weights=content["user_weights"], ridge=np.ones(len(content["user_weights"])))
+    hyper = Hyper(float(content["noise"][0]), users, items)
     means = np.ascontiguousarray(content["V"][:, :q])
-    spread = content["item_covariances"], content["user_covariances"], content["calibration"]
-    return Posterior(hyper, means, *spread)
+    spread = content["item_covariances"], content["user_covariances"]
+    side = content.get("directions"), content.get("item_weights"), content.get("home_weights")
+    return Posterior(hyper, means, *spread, *side, content["calibration"])
+
+
+def _side_shapes(content: dict[str, Array], q: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of directions and weights, whose numbers of rows are free."""
+    both = ("directions" in content) == ("user_weights" in content)
+    require(both, "it has directions without user_weights, or the other way round", DataError)
+    rows = {name: len(content[name]) if name in content and content[name].ndim else 0 for name in SIDE[1:]}
+    shapes: dict[str, tuple[int, ...]] = {name: (count, q) for name, count in rows.items()}
+    return shapes | {"directions": (len(content["items"]), rows["user_weights"])}
 
 
 def _check_posterior(content: dict[str, Array]) -> None:

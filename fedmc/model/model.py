@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from scipy import sparse, special
 
-from fedmc.algorithms.bayes import with_ones
+from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.posterior import Posterior, fit_users, prior_row
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
@@ -117,14 +117,17 @@ class Model:
         seen = np.repeat(np.arange(len(self.users)), np.diff(self.seen.indptr)) * width + self.seen.indices
         return np.isin(rows * width + columns, seen) & (rows >= 0) & (columns >= 0)
 
-    def fold_in(self, ratings: Ratings) -> Model:
-        """The model of new users: their factors are fitted to the items', which do not change."""
+    def fold_in(self, ratings: Ratings, features: Array | None = None) -> Model:
+        """The model of new users: their factors are fitted to the items', which do not change.
+
+        `features` are the users' own features, standardised as those of training, a row each.
+        """
         matrix = self._onto_catalogue(ratings)
         problem = Problem(matrix, self.settings.make_loss(), self.scaling)
         if self.posterior is not None:
             known = self.posterior
             lines = moments.moment_lines(known.item_means, known.item_covariances)
-            fit = fit_users(problem, known, lines, self.V.dtype)
+            fit = fit_users(problem, known, lines, known.prior_means(matrix, features), self.V.dtype)
             posterior = known.of_users(fit.covariances, known.calibration)
             return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=posterior)
         penalty, _ = self.settings.penalties(self.clients)

@@ -12,7 +12,7 @@ SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
 DP_ROUNDS = 19  # more rounds mean more noise in each, fewer find no factors: docs/explanation/differential-privacy.md
 DEFAULT_ACTIVE = 10
 ROUNDS = 50
-ALL_TASKS = frozenset({"moments", "scale", "start", "round", "measure", "finish"})
+ALL_TASKS = frozenset({"moments", "scale", "pattern", "start", "round", "measure", "finish"})
 Setting = str | float | bool
 Word = Setting | tuple[float, float]
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-SERVER, CLIENT, ROUND, PASS, GROUPS, SAMPLE = range(6)  # the purpose of a draw
+SERVER, CLIENT, ROUND, PASS, GROUPS, SAMPLE, DIRECTIONS = range(7)  # the purpose of a draw
 
 
 def server_rng(seed: int) -> np.random.Generator:
     """The generator of the server's initial factors."""
     return np.random.default_rng([seed, SERVER])
+
+
+def directions_rng(seed: int) -> np.random.Generator:
+    """The generator of the first directions of a subspace iteration."""
+    return np.random.default_rng([seed, DIRECTIONS])
 
 
 def client_rng(seed: int, client: int) -> np.random.Generator:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse, special
 
-from fedmc.algorithms.bayes import with_ones
+from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.posterior import GRID, Posterior, fit_users
+from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard, narrow, only
 from fedmc.kernels import moments
 from fedmc.problem import subproblem
@@ -33,16 +34,20 @@ def rating_range(shards: Sequence[Shard]) -> tuple[float, float] | None:
     return (float(min(map(np.min, data))), float(max(map(np.max, data)))) if data else None
 
 
-def calibrated(shards: Sequence[Shard], broadcast: Broadcast, U: Array) -> Posterior | None:
+def calibrated(
+    shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast, U: Array
+) -> Posterior | None:
     """The posterior of these clients' users, U stacked in their order, with calibrated intervals."""
-    known = broadcast.settings.make_algorithm().posterior(shards, broadcast)
+    known = broadcast.settings.make_algorithm().posterior(shards, states, broadcast)
     if known is None:
         return None
     tables = [shard.by_user for shard in shards]
     matrix = tables[0] if len(tables) == 1 else narrow(sparse.vstack(tables, format="csr"))
     problem = Problem(matrix, broadcast.settings.make_loss(), broadcast.scaling)
     many = left_out(problem, broadcast.V, U, known)
-    few = cut_down(problem, broadcast.V, known)
+    features = [shard.features for shard in shards if shard.features is not None]
+    stacked = np.concatenate(features) if len(features) == len(shards) else None
+    few = cut_down(problem, broadcast.V, known, stacked)
     lines = [_line(errors, float(reference)) for errors, reference in (many, few if len(few[0]) else many)]
     lines[1][0] = max(lines[1][0], lines[0][0] + MIN_GAP)
     return replace(known, calibration=np.array(lines))
@@ -73,16 +78,17 @@ def left_out(problem: Problem, V: Array, U: Array, known: Posterior) -> Errors:
     return Errors((ratings - predicted)[chosen] / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
 
 
-def cut_down(problem: Problem, V: Array, known: Posterior) -> Errors:
+def cut_down(problem: Problem, V: Array, known: Posterior, features: Array | None = None) -> Errors:
     """The errors on the other ratings of users who are cut down to 1 to 9 of theirs; none if there are few such users.
 
     The items' posteriors know these ratings: their leverage is taken out as in `left_out`.
     """
-    kept, others = _cut(problem.matrix)
+    some, kept, others = _cut(problem.matrix)
     if kept.shape[0] < MIN_USERS:
         return Errors(np.empty(0), 0.0)
     lines = moments.moment_lines(known.item_means, known.item_covariances)
-    fit = fit_users(problem._replace(matrix=kept), known, lines, V.dtype)
+    priors = known.prior_means(kept, None if features is None else features[some])
+    fit = fit_users(problem._replace(matrix=kept), known, lines, priors, V.dtype)
     U, few = with_ones(fit.means), known.of_users(fit.covariances)
     predicted, ratings = subproblem.scores(problem._replace(matrix=others), V, U)
     rows = np.repeat(np.arange(others.shape[0]), np.diff(others.indptr))
@@ -92,16 +98,17 @@ def cut_down(problem: Problem, V: Array, known: Posterior) -> Errors:
     return Errors((ratings - predicted) / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
 
 
-def _cut(matrix: sparse.csr_array) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """1 to 9 random ratings of each of some users who have at least twice as many, and their other ratings."""
+def _cut(matrix: sparse.csr_array) -> tuple[Array, sparse.csr_array, sparse.csr_array]:
+    """Some users who have at least 18 ratings, 1 to 9 random ones of these, and their other ratings."""
     rows = np.flatnonzero(np.diff(matrix.indptr) >= 2 * MAX_KEPT)
-    some = narrow(matrix[rows[:: max(1, -(-len(rows) // MAX_USERS))]])
+    rows = rows[:: max(1, -(-len(rows) // MAX_USERS))]
+    some = narrow(matrix[rows])
     rng, number = np.random.default_rng(0), np.diff(some.indptr)
     order = np.lexsort((rng.random(some.nnz), np.repeat(np.arange(len(number)), number)))
     place = np.empty(some.nnz, np.int64)
     place[order] = np.arange(some.nnz) - np.repeat(some.indptr[:-1], number)
     keep = place < np.repeat(1 + np.arange(len(number)) % MAX_KEPT, number)
-    return only(some, keep), only(some, ~keep)
+    return rows, only(some, keep), only(some, ~keep)
 
 
 def _line(errors: Array, reference: float) -> Array:

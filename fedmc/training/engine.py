@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from typing import Protocol
 
 from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.types import Array
 
 
 class Engine(Protocol):
@@ -15,6 +16,11 @@ class Engine(Protocol):
     def clients(self) -> int: ...
     @property
     def items(self) -> int: ...
+    @property
+    def item_features(self) -> Array | None:
+        """A row of public features for each item, if there are any."""
+        ...
+
     @property
     def simulated(self) -> bool:
         """Whether all clients are in this process, so that measurements leave no organisation."""

@@ -14,6 +14,7 @@ from fedmc.errors import require
 from fedmc.kernels import threads
 from fedmc.training.aggregation import Aggregation, aggregation_of
 from fedmc.training.spill import SpilledStates
+from fedmc.types import Array
 
 BATCH = 200_000  # ratings of a batch of small clients that are updated together, approximately
 
@@ -24,8 +25,10 @@ class LocalEngine:
     With `spill`, the states are kept in this folder instead of in memory.
     """
 
-    def __init__(self, shards: Sequence[Shard], spill: str | Path | None = None) -> None:
-        self.shards = list(shards)
+    def __init__(
+        self, shards: Sequence[Shard], spill: str | Path | None = None, item_features: Array | None = None
+    ) -> None:
+        self.shards, self.item_features = list(shards), item_features
         self.states: MutableSequence[State | None] = [None] * len(self.shards)
         if spill is not None:
             self.states = SpilledStates(spill, len(self.shards))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.beta import beta_of
-from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.messages import ITEM_FEATURES, NOTHING, Broadcast, Shared, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.algorithms.state import ServerState
@@ -157,7 +157,9 @@ def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tupl
     """The first V, and what the algorithm needs before the first round, all from sums over clients."""
     engine, algorithm = traffic.engine, settings.make_algorithm()
     V, scaling = start_items(engine.items, settings), algorithm.scaling(settings)
-    broadcast = Broadcast("moments", 0, engine.clients, settings, V, scaling or Scaling())
+    features = engine.item_features
+    shared = NOTHING if features is None else Shared({ITEM_FEATURES: features})
+    broadcast = Broadcast("moments", 0, engine.clients, settings, V, scaling or Scaling(), shared)
     return algorithm.start(traffic.ask, broadcast, first)
 
 

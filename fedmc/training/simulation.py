@@ -54,7 +54,7 @@ def train(
     """
     stop = stop or Stop()
     check_domain(settings, federation)
-    engine = LocalEngine(federation.shards, spill)
+    engine = LocalEngine(federation.shards, spill, federation.item_features)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
@@ -146,7 +146,7 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
     about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range(engine.shards)
-    posterior = calibrated(engine.shards, broadcast, U)
+    posterior = calibrated(engine.shards, engine.states, broadcast, U)
     if posterior is not None:
         assert posterior.user_covariances is not None
         posterior = posterior.of_users(posterior.user_covariances[order], posterior.calibration)

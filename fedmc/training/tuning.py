@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.settings import AUTO_START, Settings
-from fedmc.data.partition import Shard, only
+from fedmc.data.matrices import only, without
+from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -117,13 +118,14 @@ def held_out(shards: Sequence[Shard], share: float, seed: int) -> list[Shard]:
 
 
 def hold_out(shard: Shard, share: float, seed: int) -> Shard:
-    """The shard with a random share of the client's training ratings held out for validation."""
+    """The shard with a random share of the client's training ratings held out for validation, also of `also_seen`."""
     matrix = shard.by_user
     rng = np.random.default_rng([seed, shard.client, 7])
     aside = np.zeros(matrix.nnz, bool)
     aside[rng.permutation(matrix.nnz)[: int(share * matrix.nnz)]] = True
     kept, held_out = (only(matrix, chosen) for chosen in (~aside, aside))
-    return Shard.of(shard.client, shard.users, kept, None, held_out)
+    seen = None if shard.also_seen is None else without(shard.also_seen, held_out)
+    return Shard.of(shard.client, shard.users, kept, None, held_out, features=shard.features, also_seen=seen)
 
 
 def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:

@@ -32,9 +32,11 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
     return text.read(text.on_disk(path), selection)
 
 
-def from_arrow(frame: ArrowStream, group: str | None = None) -> Iterable[Batch]:
+def from_arrow(
+    frame: ArrowStream, group: str | None = None, *, times: bool = False, rated: bool = True
+) -> Iterable[Batch]:
     """The rows of any object with Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
-    return columnar.from_stream(frame, ColumnSelection(group=group))
+    return columnar.from_stream(frame, ColumnSelection(group=group, times=times, rated=rated))
 
 
 def _head(path: Path) -> bytes:

@@ -17,11 +17,12 @@ from fedmc.types import Array, DType
 
 
 class ColumnSelection(NamedTuple):
-    """The caller's request: column names (None: the usual ones), times, and a column of client names."""
+    """The caller's request: column names (None: the usual ones), times, a column of client names, and ratings."""
 
     columns: tuple[str, ...] | None = None
     times: bool = False
     group: str | None = None
+    rated: bool = True  # False: events without a rating, with the usual names of columns
 
 
 class Roles(NamedTuple):
@@ -29,7 +30,7 @@ class Roles(NamedTuple):
 
     user: str
     item: str
-    rating: str
+    rating: str | None
     time: str | None
     group: str | None
 
@@ -43,7 +44,13 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{where} has more than one column {twice[:1]}: rename one", DataError)
     columns = selection.columns
-    user, item, rating = find_columns(names, None if columns is None else columns[:3])
+    user: str
+    item: str
+    rating: str | None = None
+    if selection.rated:
+        user, item, rating = find_columns(names, None if columns is None else columns[:3])
+    else:
+        user, item = (_usual_column(names, role, f"{where}: ", "") for role in ("user", "item"))
     time = None
     if selection.times:
         time = columns[3] if columns is not None and len(columns) > 3 else find_time_column(names)
@@ -56,7 +63,7 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
 
 
 _TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
-_COLUMN_NAMES = {
+COLUMN_NAMES = {
     "user": ("user", "userid", "user_id", "customer", "customer_id", "uid", "patient", "patient_id"),
     "item": ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "product", "product_id", "iid"),
     "rating": ("rating", "score", "value", "stars"),
@@ -79,18 +86,18 @@ def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tu
         for name in given:
             require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
         return given[0], given[1], given[2]
+    cure = " or name the three columns (columns='USER,ITEM,RATING')"
+    user, item, rating = (_usual_column(names, role, "", cure) for role in COLUMN_NAMES)
+    return user, item, rating
+
+
+def _usual_column(names: Sequence[str], role: str, where: str, cure: str) -> str:
+    """The column with a usual name of this role."""
     lower = {name.strip().lower(): name for name in reversed(names)}
-    found = []
-    for role, usual in _COLUMN_NAMES.items():
-        known = [lower[name] for name in usual if name in lower]
-        require(
-            bool(known),
-            f"no {role} column found: the table has {', '.join(names)}; call it {role!r} "
-            "or name the three columns (columns='USER,ITEM,RATING')",
-            DataError,
-        )
-        found.append(known[0])
-    return found[0], found[1], found[2]
+    known = [lower[name] for name in COLUMN_NAMES[role] if name in lower]
+    found = f"{where}no {role} column found: the table has {', '.join(names)}"
+    require(bool(known), f"{found}; call it {role!r}{cure}", DataError)
+    return known[0]
 
 
 def find_time_column(names: Sequence[str]) -> str:
@@ -144,7 +151,7 @@ def to_batch(columns: dict[str, pa.Array], role: Roles, where: str, dictionaries
     return Batch(
         ids(columns[role.user], "user", where, dictionaries),
         ids(columns[role.item], "item", where, dictionaries),
-        ratings(columns[role.rating], where),
+        np.ones(len(columns[role.user])) if role.rating is None else ratings(columns[role.rating], where),
         None if role.time is None else seconds(columns[role.time], where),
         None if role.group is None else ids(columns[role.group], "group", where, dictionaries),
     )

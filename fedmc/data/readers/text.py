@@ -21,6 +21,7 @@ from fedmc.kernels.parsing import count_lines, has_leading_zero
 DELIMITERS = ("::", "\t", ",", ";", "|")
 CSVOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
 NO_HEADER = ("user", "item", "rating", "time")
+EVENTS_NO_HEADER = ("user", "item", "time")  # of events without a rating; with four fields, as above
 
 
 class TextFile(NamedTuple):
@@ -47,7 +48,7 @@ def on_disk(path: Path) -> TextFile:
 def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
-        layout = sniff(opened.read(1 << 16), file.name)
+        layout = sniff(opened.read(1 << 16), file.name, selection.rated)
     if layout.header:
         role = roles(layout.names, selection, file.name)
     else:
@@ -59,7 +60,7 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     rows = int(layout.header)
     try:
         for columns in _parse(file, layout, role, zeros):
-            rows += len(columns[role.rating])
+            rows += len(columns[role.user])
             yield to_batch(columns, role, file.name, dictionaries)
         lost = f"{file.name} has {lines:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
         require(rows == lines, lost, DataError)
@@ -67,25 +68,28 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         _explain(file, layout, role, error)
 
 
-def sniff(head: bytes, name: str) -> Layout:
+def sniff(head: bytes, name: str, rated: bool = True) -> Layout:
     """The delimiter, the column names and whether there is a header, from the first line."""
     first = _first_line(head)
+    expected = ("user, item, rating", "three", 3) if rated else ("user, item", "two", 2)
     require(
         first.strip() != "",
-        f"{name} is empty or starts with a blank line: expected lines of user, item, rating",
+        f"{name} is empty or starts with a blank line: expected lines of {expected[0]}",
         DataError,
     )
-    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= 3), None)
+    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= expected[2]), None)
     if delimiter is None:
         raise DataError(
-            f"{name}, line 1: expected at least three fields (user, item, rating) separated by one of "
+            f"{name}, line 1: expected at least {expected[1]} fields ({expected[0]}) separated by one of "
             f"comma, tab, ';', '|' or '::', got {first[:80]!r}"
         )
     fields = [field.strip() for field in _split(first, delimiter)]
-    header = not _is_number(fields[2]) if len(fields) <= 4 else not any(_is_number(field) for field in fields)
+    third = rated and len(fields) <= 4
+    header = not _is_number(fields[2]) if third else not any(_is_number(field) for field in fields)
     if header:
         return Layout(delimiter, fields, True)
-    return Layout(delimiter, [*NO_HEADER, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
+    usual = NO_HEADER if rated or len(fields) > 3 else EVENTS_NO_HEADER
+    return Layout(delimiter, [*usual, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
 
 
 def looks_like_ratings(head: bytes, name: str) -> bool:
@@ -143,7 +147,9 @@ def _released(batches: Iterable[pa.RecordBatch], role: Roles) -> Iterator[dict[s
 def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22) -> CSVOptions:
     double = layout.delimiter == "::"  # read as ':' with an empty field between
     names = [part for name in layout.names for part in (name, f"between {name}")][:-1] if double else layout.names
-    types = {role.user: ids, role.item: ids, role.rating: pa.float64()}
+    types = {role.user: ids, role.item: ids}
+    if role.rating is not None:
+        types[role.rating] = pa.float64()
     if role.group is not None:
         types.setdefault(role.group, pa.string())
     return (
@@ -189,19 +195,19 @@ def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
     """Find the first bad line and raise an error that says what was expected there."""
-    place = layout.names.index(role.rating)
+    place = None if role.rating is None else layout.names.index(role.rating)
     for number, fields in _lines(file, layout):
         if layout.header and number == 1:
             continue
         where = f"{file.name}, line {number}"
         if len(fields) != len(layout.names):
             raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
-        if not _is_number(fields[place]):
+        if place is not None and not _is_number(fields[place]):
             raise DataError(f"{where}: the rating should be a number, got {fields[place]!r}")
         for who in (role.user, role.item):
             if not fields[layout.names.index(who)].strip():
                 raise DataError(f"{where}: the {who} is empty: expected an id")
-        if not np.isfinite(float(fields[place])):
+        if place is not None and not np.isfinite(float(fields[place])):
             raise DataError(f"{where}: the rating must be finite, got {fields[place]!r}: drop the line")
     raise error if isinstance(error, DataError) else DataError(f"{file.name} cannot be read: {error}")
 

@@ -9,6 +9,7 @@ durably, before it reveals anything:
                             those of the revealed round again
     the reply itself        to the survivors, in any run
     the counts of ratings   to the survivors, in any run with the same ratings: they never change
+    who rated what          likewise: the reply is linear in the directions, so nearly the same ones would tell it again
 
 Measurements hold counts of ratings as well: they are revealed among all members or not at all. A reply is known by what
 it was computed from (the ratings, this request, and the run's earlier ones), not by its numbers: whether a node refuses
@@ -26,6 +27,7 @@ from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.serial import digest
 
 ONCE = ("moments", "scale")  # asked for at the start of a run; what their round says means nothing
+OVER_RUNS = {"moments": "counts", "pattern": "pattern"}  # what never changes, or is linear in what was asked
 
 
 def check_final(store: Store, request: Request) -> None:
@@ -50,7 +52,8 @@ class OnceAmong:
         self.everybody = everybody(request)
         earlier = _earlier(store, request.run, self.place[0])
         self.names = [digest("reply", ratings, earlier, _asked(self.content)).hex()]
-        self.names += [f"counts of {ratings}"] if request.broadcast.task == "moments" else []
+        task = request.broadcast.task
+        self.names += [f"{OVER_RUNS[task]} of {ratings}"] if task in OVER_RUNS else []
 
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
         if self.everybody is not None and survivors != self.everybody:

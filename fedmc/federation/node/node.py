@@ -58,7 +58,7 @@ class Node:
         catalogue: str,
         store: Store,
         ratings: str = "",
-        on_finish: Callable[[Request, Array], None] = lambda request, U: None,
+        on_finish: Callable[[Request, Array, State | None], None] = lambda request, U, state: None,
         *,
         trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
@@ -151,7 +151,8 @@ class Node:
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
             algorithm = request.broadcast.settings.make_algorithm()
-            self.on_finish(request, algorithm.users_at(self._numbered(request), before, request.broadcast))
+            U = algorithm.users_at(self._numbered(request), before, request.broadcast)
+            self.on_finish(request, U, before)
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
+from fedmc.algorithms.state import State
 from fedmc.data.addresses import present
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
@@ -98,11 +99,11 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
     """The node of an opened folder. At the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
-    def on_finish(request: Request, U: Array) -> None:
+    def on_finish(request: Request, U: Array, state: State | None) -> None:
         broadcast, items = request.broadcast, opened.prepared.catalogue.items
         seen: sparse.csr_array = shard.pattern()
         about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range([shard])
-        model = Model(items, broadcast.V, users, U, seen, *about, calibrated([shard], broadcast, U))
+        model = Model(items, broadcast.V, users, U, seen, *about, calibrated([shard], [state], broadcast, U))
         models.keep(config, request.run, model)
 
     return Node(

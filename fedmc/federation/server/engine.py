@@ -17,14 +17,22 @@ from fedmc.federation.server.secagg_session import ask_securely
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.training.aggregation import aggregation_of
+from fedmc.types import Array
 
 
 class FederatedEngine:
     """The engine that `training.rounds` runs on, over nodes that may be late, lost, wrong or hostile."""
 
     def __init__(
-        self, transport: Transport, run: str, members: Members, signer: Signer, witness: Witness | None = None
+        self,
+        transport: Transport,
+        run: str,
+        members: Members,
+        signer: Signer,
+        witness: Witness | None = None,
+        item_features: Array | None = None,
     ) -> None:
+        self.item_features = item_features
         self.asking = Asking(transport, run, members, signer, witness)
         self._before: tuple[dict[int, int], dict[int, float]] = {}, {}
 

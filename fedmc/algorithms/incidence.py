@@ -1,0 +1,114 @@
+"""Implicit terms: regressors of users and items from who rated (or saw) what, by sums over clients.
+
+Let F be the incidence matrix, users x items, with a one where the user rated or saw the item. Koren's SVD++ adds to a
+user's prior mean a free vector for each item it rated, over the root of their number; its mirror does so for items.
+Most directions of these vectors cannot be told from noise. Here they lie in the span of the leading singular vectors
+
+    D_users^-1/2 F D_items^-1/2  ~  A diag(s) B'            D: diagonal matrices of the numbers of ratings
+
+Item j is given the regressors s^2 B_j, and user i those of A_i s^2, which is the sum over its items of a line for each
+(`directions`), over the root of their number. So what remains to be learned are k x q weights a side: they follow from
+small sums in closed form, with their uncertainty, whoever takes part (`gaussians`).
+
+B is found at the start by subspace iteration: a client replies to directions P with F' D_users^-1 F P, a line for each
+item, and the server orthonormalises the sum. Users' rows A_i never leave home: users add up their items' lines there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sums
+from fedmc.algorithms.start import Ask
+from fedmc.data.partition import Shard
+from fedmc.errors import require
+from fedmc.problem.rng import directions_rng
+from fedmc.types import Array
+
+DIRECTIONS = 64  # at most; every fourth rated item allows one
+STEPS = 5  # each asks all clients: once for counts, then for the subspace iteration
+PATTERN, USERS = "pattern", "users"  # parts of the reply
+SMALLEST = 1e-6  # of the squares of singular values that are told from 0
+NAME = "directions"  # the array of the broadcast
+LARGEST = 1e3  # an entry of the directions that an honest server asks with
+
+
+class Implicit(NamedTuple):
+    """Of each item: what it adds to the regressors of its users, and its own regressors."""
+
+    directions: Array
+    items: Array
+
+
+def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
+    """The leading singular vectors of who rated what; None if there are too few items for any."""
+    counts = _asked(ask, broadcast, 1, np.ones((len(broadcast.V), 1)))[PATTERN][:, 0]
+    size = min(DIRECTIONS, int((counts > 0).sum()) // 4)
+    if size == 0:
+        return None
+    weights = np.where(counts > 0, 1 / np.sqrt(np.maximum(counts, 1)), 0.0)
+    P = _orthonormal(_first(counts, size, broadcast.settings.seed))
+    for step in range(2, STEPS + 1):
+        total = _asked(ask, broadcast, step, P * weights[:, None])
+        image = total[PATTERN] * weights[:, None]
+        if step < STEPS:
+            P = _orthonormal(image)
+    squares, turn = np.linalg.eigh(P.T @ image)  # Rayleigh and Ritz
+    squares, turn = squares[::-1], turn[:, ::-1]
+    image = image @ turn  # s^2 B
+    safe = np.sqrt(np.where(squares > SMALLEST, squares, np.inf))
+    users, rated = total.number(USERS), int((counts > 0).sum())
+    require(users > 0, f"{users:g} users cannot be the sum over clients")
+    return Implicit(np.sqrt(users) * weights[:, None] * (image / safe), np.sqrt(rated) * image)
+
+
+def _asked(ask: Ask, broadcast: Broadcast, step: int, directions: Array) -> Sums:
+    """The sum of all clients' replies to these directions."""
+    asked = broadcast._replace(task="pattern", round=step, shared=Shared({NAME: directions}))
+    return ask(asked, range(broadcast.clients))
+
+
+def _first(counts: Array, size: int, seed: int) -> Array:
+    """The first directions: that of the largest singular value, which is known, and random ones."""
+    found = directions_rng(seed).standard_normal((len(counts), size)) * (counts > 0)[:, None]
+    found[:, 0] = np.sqrt(counts)
+    return found
+
+
+def _orthonormal(columns: Array) -> Array:
+    found: Array = np.linalg.qr(columns)[0]
+    return found
+
+
+# --- the client
+
+
+def reply(shard: Shard, broadcast: Broadcast) -> Sums:
+    """F' D_users^-1 F times the directions, and the number of users who rated or saw anything."""
+    seen, asked = shard.incidence, broadcast.shared.arrays[NAME]
+    numbers = np.diff(seen.indptr)
+    ones = sparse.csr_array((np.ones(seen.nnz), seen.indices, seen.indptr), shape=seen.shape)
+    lines = (ones @ asked) / np.maximum(numbers, 1)[:, None]
+    columns = np.flatnonzero(np.bincount(seen.indices, minlength=seen.shape[1])).astype(np.int32)
+    sums = (ones.T.tocsr()[columns]) @ lines
+    return Sums.of(pattern=Rows(columns, sums, seen.shape[1]), users=int((numbers > 0).sum()))
+
+
+def schema(broadcast: Broadcast, items: int) -> Schema:
+    width = broadcast.shared.arrays[NAME].shape[-1]
+    return {PATTERN: Part((items, width), SUM_BITS, sparse=True), USERS: Part(nonnegative=True)}
+
+
+def check_broadcast(broadcast: Broadcast) -> None:
+    """Refuse directions that no honest server would ask with."""
+    arrays, items = broadcast.shared.arrays, len(broadcast.V)
+    require(arrays.keys() == {NAME}, lambda: f"the server sends {sorted(arrays)} with the task pattern")
+    require(1 <= broadcast.round <= STEPS, f"step {broadcast.round} of {STEPS} does not exist")
+    require(broadcast.settings.implicit, "the server asks who rated what in a run with implicit=False")
+    asked = arrays[NAME]
+    shaped = asked.ndim == 2 and len(asked) == items and 1 <= asked.shape[1] <= min(DIRECTIONS, max(1, items // 4))
+    require(shaped, f"directions of shape {asked.shape} do not fit {items} items and at most {DIRECTIONS} directions")
+    require(bool((np.abs(asked) <= LARGEST).all()), f"the directions have numbers beyond {LARGEST:g}")
