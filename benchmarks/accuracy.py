@@ -3,10 +3,11 @@
     python benchmarks/accuracy.py [SECTION ...]
         movielens uniform unequal sets scale gains penalties bytes
         bayes coverage ranks bayes_participation bayes_scale
+        best best_participation activity new_items
 
 Gaps in percent of the pooled test RMSE, the mean over the seeds (their range behind it). All settings are the defaults;
 nothing is chosen on test ratings. MovieLens is read from FEDMC_DATA (a folder that holds ml-1m and ml-100k). The
-sections on the preset "bayes" are in `bayes.py`.
+sections on the preset "bayes" are in `bayes.py`, those on its implicit terms and on features in `best.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 
 import bayes
+import best
 import numpy as np
 from accuracy_common import SEEDS, federated, gaps, movielens, pooled, scale, show, spread
 
@@ -157,7 +159,7 @@ def section_bytes() -> None:
 
 
 SECTIONS = {name.removeprefix("section_"): value for name, value in globals().items() if name.startswith("section_")}
-SECTIONS |= bayes.SECTIONS
+SECTIONS |= bayes.SECTIONS | best.SECTIONS
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or SECTIONS:

@@ -1,12 +1,12 @@
 """Speed and memory: ratios that are measured in one run on one machine.
 
     python benchmarks/speed.py [SECTION ...]
-        plain peers netflix bayes threads growth clients precision bytes ceiling diagnostics startup
+        plain peers netflix bayes best threads growth clients precision bytes ceiling diagnostics startup
 
 Every section runs by itself. MovieLens 1M is read from FEDMC_DATA (a folder that holds ml-1m) where it is set, else
 synthetic ratings of its size and skew are used. `peers` and `bayes` need the extra `bench`; `netflix`, `bayes`,
-`threads` and `clients` synthesise sets of the sizes of Netflix and MovieLens 10M in a temporary folder (2 GB), and run
-in separate processes to measure their peak memory.
+`best`, `threads` and `clients` synthesise sets of the sizes of Netflix and MovieLens 10M in a temporary folder (2 GB),
+and run in separate processes to measure their peak memory.
 """
 
 from __future__ import annotations
@@ -156,16 +156,24 @@ def section_netflix() -> None:
 def section_bayes() -> None:
     speed_bayes.against_fast()
     speed_bayes.against_myfm()
-    netflix_with_bayes()
+    netflix_with_bayes(False, 8)
 
 
-def netflix_with_bayes() -> None:
+def section_best() -> None:
+    speed_bayes.against_plain_bayes()
+    speed_bayes.to_the_end()
+    netflix_with_bayes(True, 10)
+
+
+def netflix_with_bayes(implicit: bool, gigabytes: int) -> None:
     with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
-        seen = apart("run", synthesised(Path(folder), "netflix"), "bayes", 10, 100)
+        seen = apart("run", synthesised(Path(folder), "netflix"), "bayes", 10, 100, 0, int(implicit))
+    bound = "" if implicit else "at most 300; "
     print(
-        f"netflix size, {seen['ratings'] / 1e6:.1f}M ratings, {CLIENTS} clients, rank 10, bayes: 100 rounds of "
-        f"{ACTIVE}: {seen['seconds']:.1f} s of updates (at most 300; {seen['cpu']:.1f} s of CPU with start-up), "
-        f"peak {seen['peak'] / 1e9:.2f} GB (at most 8)",
+        f"netflix size, {seen['ratings'] / 1e6:.1f}M ratings, {CLIENTS} clients, rank 10, bayes "
+        f"{'with' if implicit else 'without'} implicit terms: 100 rounds of {ACTIVE}: "
+        f"{seen['seconds']:.1f} s of updates ({bound}{seen['cpu']:.1f} s of CPU with start-up), "
+        f"peak {seen['peak'] / 1e9:.2f} GB (at most {gigabytes})",
         flush=True,
     )
 
@@ -209,13 +217,14 @@ def apart(*arguments) -> dict:
     return json.loads(done.stdout)
 
 
-def job_run(path: str, preset: str, rank: str, number: str, count: str = "0") -> dict:
+def job_run(path: str, preset: str, rank: str, number: str, count: str = "0", implicit: str = "0") -> dict:
+    settings = settings_of(preset, int(rank), **({"implicit": implicit == "1"} if preset == "bayes" else {}))
     shards = open_prepared(path).shards
     for shard in shards:
         shard.by_user.data.sum(), shard.by_rated.data.sum()  # into memory, so that no round reads the disk
     with threads.limited(int(count) or threads.available()):
         cpu = time.process_time()
-        spent = seconds_of_rounds(shards, settings_of(preset, int(rank)), int(number), skip=0)
+        spent = seconds_of_rounds(shards, settings, int(number), skip=0)
         cpu = time.process_time() - cpu
     return {"seconds": sum(spent), "cpu": cpu, "ratings": sum(shard.by_user.nnz for shard in shards)}
 
@@ -254,6 +263,7 @@ SECTIONS = {
     "peers": section_peers,
     "netflix": section_netflix,
     "bayes": section_bayes,
+    "best": section_best,
     "threads": section_threads,
     "clients": section_clients,
     **speed_details.SECTIONS,

@@ -22,6 +22,8 @@ from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model
+from fedmc.model.explain import Effect, Id
+from fedmc.model.given import explain_from
 from fedmc.model.ids import Unknown
 from fedmc.model.model import Interval
 from fedmc.privacy import modes
@@ -81,8 +83,7 @@ class FedMC:
     min_cohort : with secure aggregation, the smallest cohort that a sum is taken over.
     epsilon : with differential privacy, the budget of each user over all rounds.
     delta : with differential privacy, below one over the number of users.
-    ratings_from : with differential privacy, the lower end of the public range of ratings.
-    ratings_to : with differential privacy, the upper end of this range.
+    ratings_from, ratings_to : with differential privacy, the public range of ratings.
     clip : in plain mode, clip updates to this multiple of the median update norm; 0 switches it off.
     dtype : "float32" or "float64".
     validation : share of the ratings that is held out for `patience`.
@@ -188,8 +189,7 @@ class FedMC:
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
         if given["active"] is None:
             given["active"] = modes.as_privacy(self.privacy).default_active(clients)
-        theory = self.full_diagnostics or self.tolerance is not None
-        preset = with_theory(self.preset) if theory else self.preset
+        preset = with_theory(self.preset) if self.full_diagnostics or self.tolerance is not None else self.preset
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     @overload
@@ -206,8 +206,7 @@ class FedMC:
     ) -> Array | tuple[Array, Array]:
         """Predicted ratings of (user, item) pairs; with `return_std` also the standard deviation of each rating.
 
-        An unknown id is an error or, with unknown="prior", predicted as a user or item without ratings. Both options
-        need a Bayesian model.
+        An unknown id is an error; with unknown="prior" it has no ratings. Both options need a Bayesian model.
         """
         if return_std:
             return self._model().predict(users, items, return_std=True, unknown=unknown)
@@ -224,10 +223,13 @@ class FedMC:
     ) -> tuple[Array, Array]:
         """The n best items of each user: (ids, scores).
 
-        If `cautious`, an item's score is not its predicted rating but what the expected rating exceeds with 90 %
-        probability, so that an item with few ratings has to be much better. This needs a Bayesian model.
+        If `cautious`, an item's score is what the expected rating exceeds with 90 % probability; Bayesian models.
         """
         return self._model().recommend(users, n, exclude_seen=exclude_seen, cautious=cautious)
+
+    def explain(self, user: Id, item: Id, X: object = None, **side: Source | None) -> list[Effect]:
+        """What moved a prediction, as effects that add up to it; X and side information are those given to `fit`."""
+        return explain_from(self._model(), user, item, None if X is None else self._ratings(X, None), **side)
 
     def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
         """A model that predicts and recommends for new users, given their ratings."""
@@ -283,18 +285,16 @@ class FedMC:
         if y is None:
             return as_ratings(X, duplicates=self.duplicates)
         pairs = np.asarray(X)
-        two = pairs.ndim == 2 and pairs.shape[1] == 2
-        require(two, f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
+        require(pairs.shape[1:] == (2,), f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
         return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.duplicates)
 
     def _owners(self, ratings: Ratings, X: object, clients: Clients | None) -> Array:
-        count = len(ratings.users)
         if clients is None:
-            return assign_users(count, self.clients, self.seed)
+            return assign_users(len(ratings.users), self.clients, self.seed)
         if isinstance(clients, str):
             clients = clients_of_users(X, clients)
         if isinstance(clients, Mapping):
             missing = [user for user in ratings.users.tolist() if user not in clients]
             require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
             clients = [clients[user] for user in ratings.users.tolist()]
-        return owners_from_names(cast(ArrayLike, clients), count)
+        return owners_from_names(cast(ArrayLike, clients), len(ratings.users))

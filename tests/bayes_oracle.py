@@ -202,6 +202,7 @@ class Oracle:
             seen = ~np.isnan(self.M)
             x, y = regressors_of(1.0 * (seen if side.also_seen is None else seen | side.also_seen), side.seed)
         public = np.zeros((items, 0)) if side.item_features is None else side.item_features
+        self.public = public.shape[1]
         self.a_users = np.hstack([x, np.ones((users, 1))])
         self.a_items = np.hstack([y, public, np.ones((items, 1))])
         self.user_groups = [np.full(x.shape[1], 10.0)] if x.shape[1] else []
@@ -213,6 +214,13 @@ class Oracle:
             for client in range(self.clients)
             for owned in [self.owner == client]
         }
+
+    def turn(self, found: np.ndarray) -> None:
+        """Singular vectors have no sign: choose those of these regressors of the items."""
+        count = self.a_users.shape[1] - 1
+        signs = np.where((found[:, :count] * self.a_items[:, :count]).sum(axis=0) < 0, -1.0, 1.0)
+        self.a_items[:, :count] *= signs
+        self.a_users[:, :count] *= signs
 
     # --- a round
 
@@ -247,6 +255,27 @@ class Oracle:
         for j in range(len(self.items)):
             rated = [(self.M[i, j], self.users[i]) for i in self.raters(j)]
             self.items[j] = posterior(prior.B.T @ self.a_items[j], prior.precision, self.hyper.noise, rated)
+            if not rated:
+                self.items[j] = self._unrated(j)
+
+    def _unrated(self, j: int) -> Gauss:
+        """An item without ratings: what its implicit regressors would add is guessed from its features.
+
+        By a regression over the rated items, which count by their ratings; what it leaves widens the covariance.
+        """
+        prior, rated = self.hyper.items, self.rated_items(self.joined)
+        implicit = self.a_items.shape[1] - 1 - self.public
+        features = np.delete(self.a_items, np.arange(implicit), axis=1)  # and the one
+        mean, covariance = prior.B[implicit:].T @ features[j], np.linalg.inv(prior.precision)
+        if not implicit or not rated:
+            return Gauss(mean, covariance)
+        added = self.a_items[:, :implicit] @ prior.weights[:implicit]
+        share = np.array([len(self.raters(k)) for k in rated], float)
+        W, X = np.diag(share / share.sum()), features[rated]
+        penalty = np.diag([*self.public * [10.0 / len(rated)], 0.0])
+        C = np.linalg.solve(X.T @ W @ X + penalty, X.T @ W @ added[rated])
+        left = added[rated] - X @ C
+        return Gauss(mean + C.T @ features[j], covariance + left.T @ W @ left)
 
     def _learned(self) -> Hyper:
         """Noise and priors that maximise the bound."""
@@ -334,9 +363,9 @@ class Oracle:
             (hyper.users, int(counted.sum()), C_users, self.user_groups),
             (hyper.items, len(rated), C_items, self.item_groups),
         ):
-            weight, guessed = hyperprior(rows, guess, bool(groups))
+            weight = 0.4 * rows
             of_hyper.append(weight / 2 * float(np.linalg.slogdet(prior.precision)[1]))
-            of_hyper.append(-weight / 2 * float(np.trace(np.diag(guessed) @ prior.precision)))
+            of_hyper.append(-weight / 2 * float(np.trace(np.diag(guess) @ prior.precision)))
             of_hyper += [-term for term in weights_divergence(prior.B, C, prior.R, prior.precision)]
             start = 0
             for group in groups:
@@ -345,22 +374,15 @@ class Oracle:
         return Bound(clients, of_items, of_hyper)
 
 
-def hyperprior(rows: int, guess: np.ndarray, explained: bool) -> tuple[float, np.ndarray]:
-    """Its weight and its variances: with regressors, factors have less left, and biases as much as before."""
-    if not explained:
-        return 0.4 * rows, guess
-    return 0.8 * rows, np.array([*(0.85 * guess[:-1]), guess[-1]])
-
-
 def learned_prior(
     rows: Sequence[Gauss], a: np.ndarray, guess: np.ndarray, before: Prior, groups: Sequence[np.ndarray],
     penalty: np.ndarray | float = 0.0,
 ) -> Prior:  # fmt: skip
     """argmax of the bound over B and Lambda, at the ridges of before, and then over the ridges."""
-    (weight, guessed), q = hyperprior(len(rows), guess, bool(groups)), len(guess)
+    weight = 0.4 * len(rows)
     C = np.linalg.inv(a.T @ a + before.R)
     B = C @ a.T @ np.array([row.mean for row in rows])
-    spread = weight * np.diag(guessed) + B.T @ before.R @ B + penalty
+    spread = weight * np.diag(guess) + B.T @ before.R @ B + penalty
     for row, one in zip(rows, a, strict=True):
         away = row.mean - B.T @ one
         spread = spread + np.outer(away, away) + row.cov
@@ -371,5 +393,4 @@ def learned_prior(
         found = learned_ridge(B[some], C[some, some], precision, group[0])
         ridge, start = np.append(ridge, np.full(len(group), found)), some.stop
     assert len(B) == start + 1
-    assert B.shape[1] == q
     return Prior(B[-1], precision, B[:-1], ridge)

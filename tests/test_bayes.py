@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedmc.algorithms import bayes, bayes_server, gaussians
+from fedmc.algorithms import bayes, bayes_client, bayes_server, gaussians, home, incidence, posterior, side
 from fedmc.algorithms.bayes import Bayes, BayesState
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Shared, length
 from fedmc.algorithms.posterior import prior_row
@@ -26,7 +26,7 @@ from fedmc.training.rounds import Checkpoint, Round, rounds
 from fedmc.training.simulation import train
 from fedmc.training.spill import SpilledStates
 from fedmc.training.stopping import Stop
-from tests.bayes_oracle import Gauss, Hyper, Oracle, Prior
+from tests.bayes_oracle import NOTHING, Gauss, Home, Hyper, Oracle, Prior, Side
 from tests.conftest import planted
 
 ROUNDS = 20
@@ -50,11 +50,12 @@ class Scripted:
 
 
 class Problem(NamedTuple):
-    """Ratings (NaN: none), each user's client, and who takes part when."""
+    """Ratings (NaN: none), each user's client, who takes part when, and what is known besides ratings."""
 
     M: np.ndarray
     owner: np.ndarray
     turns: tuple[tuple[int, ...], ...]
+    side: Side = NOTHING
 
     def shards(self, dtype: str = "float64") -> list[Shard]:
         """Unlike `make_shards`, also of clients and users without ratings."""
@@ -64,12 +65,18 @@ class Problem(NamedTuple):
             mine = self.M[users]
             place = np.nonzero(~np.isnan(mine))
             matrix = sparse.csr_array((mine[place].astype(dtype), place), shape=mine.shape)
-            made.append(Shard.of(client, users, narrow(matrix)))
+            own, seen = self.side.user_features, self.side.also_seen
+            features = None if own is None or client in self.side.without_features else own[users]
+            events = None if seen is None else narrow(sparse.csr_array(seen[users].astype(np.int8)))
+            made.append(Shard.of(client, users, narrow(matrix), features=features, also_seen=events))
         return made
 
+    def engine(self) -> LocalEngine:
+        return LocalEngine(self.shards(), item_features=self.side.item_features)
+
     def settings(self, rank: int, active: int, **changes: object) -> Settings:
-        changes = {"dtype": "float64", "sampler": Scripted(self.turns)} | changes
-        return Settings.preset("bayes", rank=rank, active=active, **changes)
+        given = {"dtype": "float64", "sampler": Scripted(self.turns), "implicit": self.side.implicit}
+        return Settings.preset("bayes", rank=rank, active=active, seed=self.side.seed, **given | changes)
 
 
 def problem(seed: int, users: int = 24, items: int = 9, clients: int = 5, number: int = ROUNDS) -> Problem:
@@ -86,6 +93,31 @@ def problem(seed: int, users: int = 24, items: int = 9, clients: int = 5, number
         takes_part[: first - 1, client], takes_part[first - 1, client] = False, True
     takes_part[number // 3] = False
     return Problem(M, owner, tuple(tuple(np.flatnonzero(row).tolist()) for row in takes_part))
+
+
+SIDES = {  # what is known besides ratings: implicit terms, events, features of items, of users, of only some users
+    "implicit": "i", "implicit and events": "ie", "everything": "ietu", "features": "tu", "users' features": "iU",
+    "items' features": "t",
+}  # fmt: skip
+
+
+def with_side(given: Problem, kinds: str, seed: int = 0) -> Problem:
+    """The problem with side information that has something to do with the ratings, and an item that nobody rated."""
+    given.M[:, 5] = np.nan
+    rng, (users, items) = np.random.default_rng([seed, 99]), given.M.shape
+    filled = np.where(np.isnan(given.M), 3.5, given.M)
+    of_items = np.column_stack([filled.mean(axis=0), rng.normal(size=items), rng.normal(size=items)])
+    of_users = np.column_stack([filled.mean(axis=1), rng.normal(size=users)])
+    scaled = [(X - X.mean(axis=0)) / X.std(axis=0) for X in (of_items, of_users)]
+    known = Side(
+        implicit="i" in kinds,
+        also_seen=rng.random(given.M.shape) < 0.15 if "e" in kinds else None,
+        item_features=scaled[0] if "t" in kinds else None,
+        user_features=scaled[1] if "u" in kinds.lower() else None,
+        without_features=(1, 3) if "U" in kinds else (),
+        seed=seed,
+    )
+    return given._replace(side=known)
 
 
 def full(packed: np.ndarray, size: int) -> np.ndarray:
@@ -107,6 +139,24 @@ def hyper_of(broadcast: Broadcast) -> Hyper:
     return Hyper(noise, Prior(*users), Prior(*items))
 
 
+def hyper_at(last: Checkpoint) -> Hyper:
+    """Noise and priors that the server keeps, with weights and ridges; clients are sent the same."""
+    noise, users, items = bayes_server.sums_of(last.server, last.broadcast.settings).hyper
+    sent = hyper_of(last.broadcast)
+    assert sent.noise == noise
+    for one, other in ((sent.users, users), (sent.items, items)):
+        assert (one.mean == other.mean).all()
+        assert (one.precision == other.precision).all()
+    assert (sent.users.weights == users.weights).all()
+    return Hyper(noise, Prior(*users), Prior(*items))
+
+
+def homes_of(engine: LocalEngine) -> dict[int, Home]:
+    """Of each client that has joined: the weights of its users' own features, and their ridge."""
+    joined = [(client, state) for client, state in enumerate(engine.states) if state is not None]
+    return {client: Home(state.home, float(state.ridge[0])) for client, state in joined}
+
+
 def users_of(engine: LocalEngine) -> dict[int, Gauss]:
     """The posteriors behind the contributions of all clients that have joined, by user."""
     found = {}
@@ -124,8 +174,8 @@ def near(found: Any, expected: Any, tolerance: float, what: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * size, err_msg=what, equal_nan=False)
 
 
-def compare(oracle: Oracle, round: Round, engine: LocalEngine, tolerance: float = 1e-9) -> None:
-    """Posteriors of users and items, noise and priors are the oracle's."""
+def compare(oracle: Oracle, round: Round, engine: LocalEngine, last: Checkpoint, tolerance: float = 1e-9) -> None:
+    """Posteriors of users and items, noise and priors are the oracle's, and so are weights and ridges."""
     found, items = users_of(engine), items_of(round.broadcast)
     assert found.keys() == oracle.users.keys()
     for what, pairs in (
@@ -141,31 +191,40 @@ def compare(oracle: Oracle, round: Round, engine: LocalEngine, tolerance: float 
             near(np.delete(state.U, -2, axis=1), expected, tolerance, "user means without extrapolation")
             log_dets = [np.linalg.slogdet(oracle.users[i].cov)[1] for i in shard.users.tolist()]
             near(state.log_dets, np.array(log_dets), tolerance, "log determinants")
-    hyper = hyper_of(round.broadcast)
+            near(state.regressors, oracle.a_users[shard.users, :-1], tolerance, "regressors of users")
+    hyper, homes = hyper_at(last), homes_of(engine)
     near(hyper.noise, oracle.hyper.noise, tolerance, "noise")
-    for side in ("users", "items"):
-        for name in ("mean", "precision"):
-            expected = getattr(getattr(oracle.hyper, side), name)
-            size = max(np.abs(expected).max(), 1e-3)  # a prior mean may be next to nothing
+    for rows in ("users", "items"):
+        for name in ("mean", "precision", "weights", "ridge"):
+            expected = getattr(getattr(oracle.hyper, rows), name)
+            size = max(np.abs(expected).max(initial=0), 1e-3)  # a prior mean may be next to nothing
             near(
-                getattr(getattr(hyper, side), name) / size, expected / size, tolerance, f"{name} of the prior of {side}"
+                getattr(getattr(hyper, rows), name) / size, expected / size, tolerance, f"{name} of the prior of {rows}"
             )
+    assert homes.keys() == oracle.homes.keys()
+    for client, home_weights in homes.items():
+        near(home_weights.ridge, oracle.homes[client].ridge, tolerance, f"ridge of users at client {client}")
+        size = max(np.abs(oracle.homes[client].H).max(initial=0), 1e-3)
+        near(home_weights.H / size, oracle.homes[client].H / size, tolerance, f"weights of users at client {client}")
 
 
 def compare_run(given: Problem, rank: int, active: int, extrapolation: float, tolerance: float = 1e-9) -> None:
     """A run and the oracle, side by side: posteriors in every round, and the bound of the server's sums."""
     settings = given.settings(rank, active, extrapolation=extrapolation)
-    engine = LocalEngine(given.shards())
+    engine, kept = given.engine(), list[Checkpoint]()
     oracle = None
-    for round in islice(rounds(engine, settings), len(given.turns) + 1):
+    for round in islice(rounds(engine, settings, on_checkpoint=kept.append), len(given.turns) + 1):
         if oracle is None:
-            oracle = Oracle(given.M, given.owner, round.V, active, extrapolation)
+            oracle = Oracle(given.M, given.owner, round.V, active, extrapolation, given.side)
+            found = bayes_server.sums_of(kept[-1].server, settings).side.regressors()
+            oracle.turn(found)
+            near(found, oracle.a_items[:, :-1], tolerance, "regressors of items")
             near(tuple(round.scaling), (oracle.mean, oracle.scale), 1e-12, "scaling")
             assert round.diagnostics.bound is None
             continue
         assert round.participants == given.turns[round.number - 1]
         oracle.round(round.number, round.participants)
-        compare(oracle, round, engine, tolerance)
+        compare(oracle, round, engine, kept[-1], tolerance)
         if not oracle.joined:
             assert round.diagnostics.bound is None
             continue
@@ -189,6 +248,24 @@ def test_posteriors_and_the_bound_are_those_of_the_definition(seed, rank, active
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_posteriors_and_the_bound_are_those_of_the_definition_many_times(seed):
     compare_run(problem(seed, users=40, items=15, clients=7), 1 + seed % 9, 1 + seed % 7, 0.5 * (seed % 2))
+
+
+@pytest.mark.parametrize("extrapolation", [0.0, 0.5])
+@pytest.mark.parametrize("kinds", SIDES.values(), ids=SIDES)
+def test_prior_means_are_those_of_the_definition(kinds, extrapolation):
+    """With 18 items there are four directions; clients join late and take part at random."""
+    given = with_side(problem(40, items=18), kinds)
+    compare_run(given, 3, 3, extrapolation)
+    if "i" in kinds:
+        assert given.engine().items // 4 == 4
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kinds", SIDES.values(), ids=SIDES)
+@pytest.mark.parametrize("seed", range(140, 148))
+def test_prior_means_are_those_of_the_definition_many_times(seed, kinds):
+    given = with_side(problem(seed, users=40, items=30, clients=7), kinds, seed)
+    compare_run(given, 1 + seed % 6, 2 + seed % 6, 0.5 * (seed % 2))
 
 
 # --- mutations that the comparison must notice
@@ -216,20 +293,20 @@ def stale(part, now, before):
     return part(now) if before is None else 0 * part(now)
 
 
-def without_second(means, covariances, log_dets, honest=gaussians.summed):
-    return honest(means, np.zeros_like(covariances), log_dets)
+def without_second(means, covariances, log_dets, regressors=None, honest=gaussians.summed):
+    return honest(means, np.zeros_like(covariances), log_dets, regressors)
 
 
 MUTATIONS = {
     "no covariances": (moments, "moment_lines", without_covariances),
     "no Cov(w, c)": (moments, "moment_lines", without_bias_covariances),
-    "counted twice": (bayes, "_change", as_if_new),
-    "never again": (bayes, "_change", stale),
+    "counted twice": (bayes_client, "change", as_if_new),
+    "never again": (bayes_client, "change", stale),
     "priors of means": (gaussians, "summed", without_second),
     "mean weight": (gaussians, "MEAN_WEIGHT", 1.01),
     "prior weight": (gaussians, "PRIOR_WEIGHT", 0.401),
     "noise weight": (gaussians, "NOISE_WEIGHT", 2.01),
-    "warm-up": (bayes, "WARM_PASSES", 3),
+    "warm-up": (bayes_client, "WARM_PASSES", 3),
 }
 
 
@@ -241,10 +318,66 @@ def test_the_comparison_notices(name, monkeypatch):
         compare_run(problem(0), 3, 2, 0.0, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("name", ["_lines", "user_sums"])
+def without_regressors(means, covariances, log_dets, regressors=None, honest=gaussians.summed):
+    return honest(means, covariances, log_dets, np.zeros_like(regressors))
+
+
+def certain(prior, covariance, groups, honest=gaussians.learned_ridge):
+    """A ridge from the expected weights alone, as if they were known exactly."""
+    return honest(prior, np.zeros_like(covariance), groups)
+
+
+def at_the_mean(self, seen, features=None):
+    """Users whose prior mean does not depend on what they rated."""
+    return np.tile(self.hyper.users.mean, (seen.shape[0], 1))
+
+
+def at_first(sums, honest=bayes_server.learned):
+    """Weights that are never learned."""
+    found = honest(sums)
+    return found._replace(items=found.items._replace(weights=np.zeros_like(found.items.weights)))
+
+
+def as_if_rated(prior, side, raters, honest=side.unrated):
+    """Items without ratings whose covariance does not know that their raters are unknown."""
+    _, root = honest(prior._replace(weights=0 * prior.weights), side, raters)
+    return honest(prior, side, raters)[0], root
+
+
+SIDE_MUTATIONS = {
+    "no sums with regressors": (gaussians, "summed", without_regressors),
+    "weights known exactly": (gaussians, "learned_ridge", certain),
+    "no regressors at clients": (posterior.Posterior, "prior_means", at_the_mean),
+    "no weights of items": (bayes, "learned", at_first),
+    "events left out": (Shard, "incidence", property(lambda self: self.by_user)),
+    "features left in the sums": (home, "offsets", lambda shard, own: np.zeros((len(shard.users), 4))),
+    "no penalty of the users' weights": (home, "counted", lambda rows, shard, own: rows),
+    "users' weights never learned": (home, "fitted", lambda shard, own, unexplained, precision: own),
+    "weight of the hyperprior": (gaussians, "PRIOR_WEIGHT", 0.401),
+    "weight of ridges": (gaussians, "RIDGE_WEIGHT", 0.101),
+    "guess of the implicit ridge": (side, "IMPLICIT_RIDGE", 10.1),
+    "guess of the items' ridge": (side, "FEATURE_RIDGE", 30.1),
+    "ridge of items without ratings": (side, "UNRATED_RIDGE", 10.1),
+    "items without ratings at their prior": (bayes_server, "unrated", as_if_rated),
+    "guess of the users' ridge": (home, "RIDGE", 30.1),
+    "a step less": (incidence, "STEPS", 4),
+    "a direction less": (incidence, "DIRECTIONS", 3),
+    "other first directions": (incidence, "directions_rng", lambda seed: np.random.default_rng(7)),
+}
+
+
+@pytest.mark.parametrize("name", SIDE_MUTATIONS)
+def test_the_comparison_of_prior_means_notices(name, monkeypatch):
+    where, what, wrong = SIDE_MUTATIONS[name]
+    monkeypatch.setattr(where, what, wrong)
+    with pytest.raises(AssertionError, match=r"users|items|noise|prior|bound|shapes"):
+        compare_run(with_side(problem(40, items=18), "ietu"), 3, 3, 0.0, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lines", "user_sums"])
 def test_the_comparison_notices_extrapolation_that_is_left_out(name, monkeypatch):
     """Sums made of the means themselves, not of what lies beyond them."""
-    honest = getattr(bayes, name)
+    honest = getattr(bayes_client, name)
 
     def at_the_means(*arguments):
         with_state = [
@@ -253,7 +386,7 @@ def test_the_comparison_notices_extrapolation_that_is_left_out(name, monkeypatch
         ]
         return honest(*with_state)
 
-    monkeypatch.setattr(bayes, name, at_the_means)
+    monkeypatch.setattr(bayes_client, name, at_the_means)
     with pytest.raises(AssertionError, match=r"items|noise|prior|bound"):
         compare_run(problem(1), 3, 2, 0.5, tolerance=1e-6)
 
@@ -392,7 +525,7 @@ def test_the_same_bits_in_a_federation(mode, tmp_path):
     from tests.test_every_algorithm import check_same
 
     settings = Settings.preset("bayes", rank=3, **MODES[mode])
-    assert bayes.warm_rounds(settings, world.NODES) == 4
+    assert bayes_client.warm_rounds(settings, world.NODES) == 4
     expected = world.local(settings, 6)[1]
     assert expected.broadcast.shared.arrays["noise"] != gaussians.WARM_NOISE
     nodes = world.World(tmp_path)
@@ -638,8 +771,8 @@ def test_messages_hold_the_parts_of_the_schema():
     settings = Settings.preset("bayes", rank=3, active=2, dtype="float64")
     engine = LocalEngine(make_shards(planted(), np.arange(40) % 6, "float64"))
     history = list(islice(rounds(engine, settings), 7))
-    q, items = 4, 15
-    line, of_users = q * (q + 3) // 2, 4 + q + q * (q + 1) // 2
+    q, items, ones = 4, 15, 1 + 3  # regressors: three, and the one
+    line, of_users = q * (q + 3) // 2, ones * (ones + 1) // 2 + ones * q + q * (q + 1) // 2 + 3
     broadcast = history[-1].broadcast._replace(task="round", round=7)
     schema = schema_of(broadcast, items)
     assert {name: part.shape for name, part in schema.items()} == {
@@ -658,6 +791,7 @@ def test_messages_hold_the_parts_of_the_schema():
         whole = Bayes().contribution(shard, state, broadcast)
         assert {name: value.shape for name, value in whole.items()} == {"S": (items, line), "users": (1, of_users)}
     numbers = items * (q + 1) + items * q * (q + 1) // 2 + 1 + 2 * (q + q * q)  # V, roots, noise, priors
+    numbers += 3 * (items + q)  # directions, and their weights
     assert {round.bytes_down for round in history[1:]} == {2 * 8 * numbers}
 
 
@@ -675,14 +809,14 @@ def test_bytes_are_those_of_single_clients_also_in_batches(batch, monkeypatch):
     for round in islice(rounds(engine, settings), 7):
         if round.number:
             rated = sum(len(engine.shards[k].rated) for k in round.participants)
-            assert round.bytes_up == rated * (8 * 14 + 4) + 2 * (8 * 18 + 8)
+            assert round.bytes_up == rated * (8 * 14 + 4) + 2 * (8 * 39 + 8)
 
 
 def test_a_secure_message_has_one_length_whatever_was_rated():
     settings = Settings.preset("bayes", rank=3, **MODES["secagg"])
     engine = LocalEngine(make_shards(planted(), np.arange(40) % 4, "float64"))
     found = list(islice(rounds(engine, settings), 5))
-    assert {round.bytes_up for round in found[1:]} == {4 * 8 * (15 * 14 + 18 + 1)}  # one group of all four
+    assert {round.bytes_up for round in found[1:]} == {4 * 8 * (15 * 14 + 39 + 1)}  # one group of all four
 
 
 def test_the_contribution_is_the_sum_of_the_changes():
@@ -727,9 +861,13 @@ def test_memory_grows_with_the_covariances():
     for rank, needed in found.items():
         q = rank + 1
         number = np.dtype(Settings.preset("bayes", rank=rank).dtype).itemsize
-        assert needed["clients"] == 40 * number * (q + 1 + q + q * (q + 1) // 2 + 1)
+        # U, Z, covariances, log determinants and three regressors of each user, a ridge of each client
+        assert needed["clients"] == 40 * number * (q + 1 + q + q * (q + 1) // 2 + 1 + 3) + 4 * number
         assert needed["clients"] > fast[rank]["clients"] - 4 * 15 * (rank + 2) * number
-    assert found[20]["clients"] > 3 * found[10]["clients"]  # quadratic, while factors alone would double
+    spare = 40 * 3 * number  # regressors do not grow
+    assert found[20]["clients"] - spare > 3 * (
+        found[10]["clients"] - spare
+    )  # quadratic, while factors alone would double
     assert found[20]["messages"] > 3 * found[10]["messages"]
     assert found[20]["server"] > 3 * found[10]["server"]
 

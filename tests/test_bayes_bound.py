@@ -1,16 +1,17 @@
 """The evidence bound of variational Bayes never falls: whoever takes part, whoever joins, whatever the clients hold.
 
 Let J be the clients that have joined, and F(J; q_U, q_V, h) the bound over them: the expected log likelihoods of their
-ratings and minus the divergences of their users, minus the divergences of the items that any of them rated, plus the
-log densities of the hyperpriors. These depend on J too: their weight is 0.4 times the number of rows, and their guess
-of the variances follows from the numbers of ratings. A round with participants P leads from (J, q_U, q_V, h) to
+ratings and minus the divergences of their users, minus the divergences of the items that any of them rated and of the
+weights of regressors and prior means, plus the log densities of the hyperpriors. The last two depend on J too: the
+weight of a hyperprior is 0.4 times the number of rows, its guess of the variances follows from the numbers of ratings,
+and the weights' covariance from the regressors. A round with participants P leads from (J, q_U, q_V, h) to
 (J' = J + P, q_U', q_V', h'). With extrapolation 0,
 
     clients   F(J; q_U', q_V, h)    >=  F(J; q_U, q_V, h)       the part of the clients already counted, at J's own
               and term by term: the part of no single client falls, and of one that does not take part nothing changes
     server    F(J'; q_U', q_V', h') >=  F(J'; q_U', q_V, h)     over all clients, newcomers included, at J's new numbers
 
-Items that J had not rated have exactly their prior in q_V, so that their divergence is 0 on both sides of a join.
+Items that J had not rated count in F(J') only, at first at the posteriors that J's server sent of them.
 Without a join J' = J, and both together say: the bound never falls. With a join, F(J') and F(J) are bounds on different
 data, and nothing is said about which is larger. Before the first round q_V has no covariances: F is minus infinity.
 """
@@ -27,26 +28,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmc.algorithms import bayes, bayes_server, gaussians
+from fedmc.algorithms import bayes_client, bayes_server, gaussians
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.state import ServerState
 from fedmc.kernels import moments
-from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, rounds
-from tests.bayes_oracle import Bound, Gauss, Hyper, Oracle
+from tests.bayes_oracle import Bound, Gauss, Home, Hyper, Oracle
 from tests.conftest import examples
-from tests.test_bayes import Problem, hyper_of, items_of, problem, users_of
+from tests.test_bayes import Problem, homes_of, hyper_at, items_of, problem, users_of
 
 ROUNDING = 1e-10  # times the sum of the absolute values of the terms
 
 
 class Moment(NamedTuple):
-    """What the model knows between two rounds: the joined clients, their users, the items, noise and priors."""
+    """What the model knows between two rounds: the joined clients, users, items, noise and priors, users' features."""
 
     joined: frozenset[int]
     users: dict[int, Gauss]
     items: list[Gauss]
     hyper: Hyper
+    homes: dict[int, Home]
     server: ServerState
     broadcast: Broadcast
 
@@ -62,14 +63,15 @@ class Moment(NamedTuple):
 def moments_of(given: Problem, rank: int, active: int, extrapolation: float = 0.0) -> Iterator[tuple[Oracle, Moment]]:
     """The states of a run between its rounds, from the start on, and an oracle to judge them."""
     settings = given.settings(rank, active, extrapolation=extrapolation)
-    engine, kept = LocalEngine(given.shards()), list[Checkpoint]()
+    engine, kept = given.engine(), list[Checkpoint]()
     oracle = None
     running = rounds(engine, settings, on_checkpoint=kept.append, measure_every=10**6)
     for round in itertools.islice(running, len(given.turns) + 1):
         if oracle is None:
-            oracle = Oracle(given.M, given.owner, round.V, active)
+            oracle = Oracle(given.M, given.owner, round.V, active, side=given.side)
+            oracle.turn(bayes_server.sums_of(kept[-1].server, settings).side.regressors())
         settings.make_algorithm().check_broadcast(round.broadcast)  # an honest server is never refused
-        found = users_of(engine), items_of(round.broadcast), hyper_of(round.broadcast)
+        found = users_of(engine), items_of(round.broadcast), hyper_at(kept[-1]), homes_of(engine)
         yield oracle, Moment(frozenset(engine.joined), *found, kept[-1].server, round.broadcast)
 
 
@@ -81,11 +83,11 @@ def check_round(oracle: Oracle, old: Moment, new: Moment, participants: tuple[in
     """The statements at the top of this file, for one round."""
     at_first = not old.joined
 
-    def bound(joined, users, at: Moment) -> Bound:
-        return oracle.bound_of(joined, users, at.items, at.hyper)
+    def bound(joined, of_clients: Moment, at: Moment) -> Bound:
+        return oracle.bound_of(joined, of_clients.users, at.items, at.hyper, of_clients.homes)
 
     if not at_first:
-        start, moved = bound(old.joined, old.users, old), bound(old.joined, new.users, old)
+        start, moved = bound(old.joined, old, old), bound(old.joined, new, old)
         check_no_fall(start.total(), moved.total(), start.size(), "the part of the clients already counted")
         for client in old.joined:
             one, other = start.clients[client], moved.clients[client]
@@ -94,11 +96,11 @@ def check_round(oracle: Oracle, old: Moment, new: Moment, participants: tuple[in
                 check_no_fall(math.fsum(one), math.fsum(other), size, f"the part of client {client}")
             else:
                 assert one == other
-        fitted, after = bound(new.joined, new.users, old), bound(new.joined, new.users, new)
+        fitted, after = bound(new.joined, new, old), bound(new.joined, new, new)
         check_no_fall(fitted.total(), after.total(), after.size(), "the bound over all clients, at the server")
     if new.joined:
         found, size = new.own_bound()
-        after = bound(new.joined, new.users, new)
+        after = bound(new.joined, new, new)
         assert abs(found - after.total()) <= ROUNDING * max(size, after.size())
         if new.joined == old.joined:
             before, _ = old.own_bound()
@@ -113,11 +115,11 @@ def check_run(given: Problem, rank: int, active: int, extrapolation: float = 0.0
 
 
 @st.composite
-def problems(draw) -> Problem:
+def problems(draw, least=1, most=8) -> Problem:
     """Few or many users of each client, with few or many ratings or none; noise large or small; any participation."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
-    items, number = draw(st.integers(1, 8)), draw(st.integers(2, 8))
+    items, number = draw(st.integers(least, most)), draw(st.integers(2, 8))
     owner = np.repeat(np.arange(len(sizes)), sizes)
     users, true = len(owner), draw(st.integers(1, 3))
     M = rng.normal(size=(users, true)) @ rng.normal(size=(true, items)) + rng.normal(size=(users, 1))
@@ -171,10 +173,10 @@ def wrong_noise(ratings, honest=gaussians.learned_noise):
     return 0.8 * honest(ratings)
 
 
-def wrong_prior(rows, variances, honest=gaussians.learned_prior):
+def wrong_prior(rows, variances, before, groups=(), honest=gaussians.learned_prior):
     """Precisions from means alone, as if covariances were 0."""
     kept = rows._replace(second=gaussians.packed(np.outer(rows.mean, rows.mean) / max(rows.number, 1)))
-    return honest(kept, variances)
+    return honest(kept, variances, before, groups)
 
 
 def without_covariances(means, covariances, honest=moments.moment_lines):
@@ -190,7 +192,7 @@ MUTATIONS = {
     "noise": (gaussians, "learned_noise", wrong_noise),
     "prior": (gaussians, "learned_prior", wrong_prior),
     "no covariances": (moments, "moment_lines", without_covariances),
-    "counted twice": (bayes, "_change", as_if_new),
+    "counted twice": (bayes_client, "change", as_if_new),
 }
 
 

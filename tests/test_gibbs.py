@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from fedmc.algorithms import bayes, gaussians, gibbs_server
+from fedmc.algorithms import bayes_client, gaussians, gibbs_server
+from fedmc.algorithms.bayes_server import first_sums
 from fedmc.algorithms.gaussians import Hyper, Prior, Ratings, Rows
 from fedmc.algorithms.gibbs import BURN_IN, Gibbs
-from fedmc.algorithms.gibbs_server import SAMPLE, SAMPLED, Average, chain_of, drawn_prior, drawn_rows, lower_roots
+from fedmc.algorithms.gibbs_server import SAMPLE, SAMPLED, Average, chain_of, drawn_prior, drawn_rows
 from fedmc.algorithms.messages import Shared
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.side import Side
 from fedmc.data.partition import Federation, Shard, make_shards, narrow
 from fedmc.data.splits import at_random
 from fedmc.errors import InputError
@@ -54,13 +56,13 @@ def test_rows_have_the_mean_and_covariance_of_their_posteriors():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9, 4))
     S = np.concatenate([gaussians.packed(X.T @ X), X.T @ rng.normal(size=9)])[None]
-    prior = Prior(rng.normal(size=4), np.diag([1.0, 2.0, 3.0, 4.0]) + 0.3)
+    prior = Prior.plain(rng.normal(size=4), np.diag([1.0, 2.0, 3.0, 4.0]) + 0.3)
     means, covariances, _ = moments.posteriors(S, 0.7, prior.precision, prior.pull)
     (mean,), (root,) = moments.posterior_roots(S, 0.7, prior.precision, prior.pull)
     drawn = drawn_rows(np.tile(mean, (20_000, 1)), np.tile(root, (20_000, 1)), rng)
     within(drawn, means[0])
     within(gaussians.second_moments(drawn - means[0], np.zeros(())), covariances[0])
-    np.testing.assert_allclose(moments.covariances_of(lower_roots(covariances), 4), covariances, rtol=1e-12)
+    np.testing.assert_allclose(moments.covariances_of(gaussians.lower_roots(covariances), 4), covariances, rtol=1e-12)
 
 
 def test_a_client_draws_its_users_given_the_sample():
@@ -106,7 +108,8 @@ def test_the_conditionals_of_noise_and_priors_are_those_of_the_model():
     shape = (ratings.number + gaussians.NOISE_WEIGHT) / 2 + 1
     rate = (ratings.error + gaussians.NOISE_WEIGHT * gaussians.NOISE_VARIANCE) / 2
     for _ in range(20):
-        priors = [Prior(rng.normal(size=3), stats.wishart(5, np.eye(3) / 3).rvs(random_state=rng)) for _ in range(2)]
+        drawn = [(rng.normal(size=3), stats.wishart(5, np.eye(3) / 3).rvs(random_state=rng)) for _ in range(2)]
+        priors = [Prior.plain(*one) for one in drawn]
         hyper = Hyper(rng.gamma(3.0), *priors)
         density = stats.gamma(shape, scale=1 / rate).logpdf(hyper.noise)
         for rows, prior in zip((users, items), priors, strict=True):
@@ -122,7 +125,8 @@ def test_a_prior_is_drawn_from_its_conditional():
     _, users, _, variances = hyper_problem()
     freedom, scale, mean = wishart(users, variances)
     rng = np.random.default_rng(3)
-    drawn = [drawn_prior(users, variances, rng) for _ in range(3000)]
+    before = gaussians.first_hyper(3).users
+    drawn = [drawn_prior(users, before, variances, rng) for _ in range(3000)]
     P, m = (np.array([prior[k] for prior in drawn]) for k in (1, 0))
     within(P, freedom * scale)
     within((P - freedom * scale) ** 2, stats.wishart(freedom, scale).var())
@@ -134,9 +138,9 @@ def test_a_prior_is_drawn_from_its_conditional():
 
 def test_the_noise_is_drawn_from_its_conditional(monkeypatch):
     ratings, users, items, variances = hyper_problem()
-    monkeypatch.setattr(gibbs_server, "parts_at", lambda *_: (None, ratings, users, items, variances))
-    rng = np.random.default_rng(4)
-    noises = np.array([gibbs_server.drawn_hyper(None, np.zeros((2, 3)), rng).noise for _ in range(1000)])
+    monkeypatch.setattr(gibbs_server, "parts_at", lambda *_: (None, ratings, users, items, variances, ((), ())))
+    rng, sums = np.random.default_rng(4), first_sums(2, 3, Side.nothing(2))
+    noises = np.array([gibbs_server.drawn_hyper(sums, np.zeros((2, 3)), rng).noise for _ in range(1000)])
     expected = stats.gamma((30 + 2) / 2 + 1, scale=2 / (21 + 2 * gaussians.NOISE_VARIANCE))
     within(noises, expected.mean())
     within((noises - expected.mean()) ** 2, expected.var())
@@ -176,12 +180,12 @@ class OneItem:
 
 
 def test_a_long_run_has_the_posterior_of_the_items(monkeypatch):
-    monkeypatch.setattr(bayes, "WARM_PASSES", 10**6)  # noise and priors are held
+    monkeypatch.setattr(bayes_client, "WARM_PASSES", 10**6)  # noise and priors are held
     within(OneItem().chain(800), OneItem().expected(), independent=30)
 
 
 def test_a_long_run_of_another_sampler_does_not(monkeypatch):
-    monkeypatch.setattr(bayes, "WARM_PASSES", 10**6)
+    monkeypatch.setattr(bayes_client, "WARM_PASSES", 10**6)
     honest = gibbs_server.drawn_rows
     monkeypatch.setattr("fedmc.algorithms.gibbs.drawn_rows", lambda mean, root, rng: honest(mean, 1.5 * root, rng))
     with pytest.raises(AssertionError):
@@ -282,7 +286,7 @@ def test_the_sums_are_those_of_all_clients_also_of_one_that_missed_rounds():
 def some_average(seed: int) -> Average:
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(30, 10))
-    priors = [Prior(rng.normal(size=4), np.diag(1 + rng.random(4)) + 0.2) for _ in range(2)]
+    priors = [Prior.plain(rng.normal(size=4), np.diag(1 + rng.random(4)) + 0.2) for _ in range(2)]
     return Average(rng.normal(size=(30, 4)), moments.covariances_of(roots, 4), Hyper(1 + rng.random(), *priors))
 
 

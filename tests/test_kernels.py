@@ -319,6 +319,12 @@ def test_posteriors(drawn, seen, as_dtype):
     for found, slow in zip((means, roots), reference.posterior_roots(S, alpha, precision, pull), strict=True):
         close(found, slow, np.float64, 100 * size)
     close(moments.covariances_of(roots, size), expected[1], np.float64, 10 * size)
+    pulls = rng.normal(size=(rows, size))  # one for each row: the bits of each row alone
+    for kernel in (moments.posteriors, moments.posterior_roots):
+        whole = unchanged(kernel, S, alpha, precision, pulls)
+        for row in range(rows):
+            alone = kernel(S[[row]], alpha, precision, pulls[row])
+            assert [part[0].tobytes() for part in alone] == [part[row].tobytes() for part in whole]
 
 
 @given(drawn=gaussians())

@@ -282,7 +282,8 @@ class Between:
 
 
 def engine_on(wire, quorum=NODES, run=RUN, served=SERVED):
-    return FederatedEngine(wire, run, Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served), SIGNER)
+    members = Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served)
+    return FederatedEngine(wire, run, members, SIGNER, item_features=getattr(wire, "item_features", None))
 
 
 def refused(world, asked, client=0, **changes):

@@ -117,12 +117,17 @@ class Bayes(Algorithm):
     ) -> tuple[Sequence[State], Sums]:
         """The users' posteriors, and the change of the sums over them, or all of it if a client is new."""
         before = [client.known_state(state) for state in states]
-        whole = together(shards)
+        whole = _together(shards, before, broadcast)
         after = self.moved(shards, whole, before, broadcast)
         _check_finite([state.U for state in after], whole, broadcast)
-        lines = joined_rows([client.change(client.lines, new, old) for new, old in zip(after, before, strict=True)])
-        by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
-        change = moments.sum_moments(*subproblem.raw(by_rated), lines, len(client.free_users(broadcast.settings)))
+        if any(shard.days is not None for shard in shards):  # the ratings without the biases of their days change too
+            now = [client.lines(state) for state in after]
+            then = [0 * new if old is None else client.lines(old) for new, old in zip(now, before, strict=True)]
+            change = _item_sums(_together(shards, after, broadcast), now, broadcast)
+            change -= _item_sums(whole, then, broadcast)
+        else:
+            pairs = zip(after, before, strict=True)
+            change = _item_sums(whole, [client.change(client.lines, *pair) for pair in pairs], broadcast)
         users = [
             client.change(lambda state, shard=shard: client.user_sums(shard, state, broadcast), new, old)  # type: ignore[misc]
             for shard, new, old in zip(shards, after, before, strict=True)
@@ -154,29 +159,32 @@ class Bayes(Algorithm):
             if broadcast.round > client.warm_rounds(broadcast.settings, broadcast.clients):
                 own = home.fitted(shard, own, state.Z - prior, posterior_of(broadcast).hyper.users.precision)
                 state = state._replace(home=own.weights, ridge=own.ridge)
+                state = client.with_days(shard, state, old, broadcast)
             found.append(state)
         return found
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         known = client.known_state(state)
         assert known is not None
-        by_rated = by_user(shard, broadcast)._replace(matrix=shard.by_rated)
-        size = len(client.free_users(broadcast.settings))
-        S = np.zeros((len(broadcast.V), moments.line_length(size)))
-        S[shard.rated] = moments.sum_moments(*subproblem.raw(by_rated), client.lines(known), size)
+        S = np.zeros((len(broadcast.V), moments.line_length(broadcast.settings.rank + 1)))
+        S[shard.rated] = _item_sums(client.adjusted(shard, known, broadcast), [client.lines(known)], broadcast)
         return {"S": S, "users": client.user_sums(shard, known, broadcast)[None]}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
         """Posterior means, given the items' posteriors of this broadcast."""
         own = client.home_of(shard, client.known_state(state), broadcast.settings.rank + 1)
         priors = client.server_priors(shard, broadcast) + home.offsets(shard, own)
-        return client.with_ones(client.fit(shard, broadcast, priors).means)
+        return client.with_ones(client.fit(self.adjusted(shard, state, broadcast), broadcast, priors).means)
+
+    def adjusted(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Shard:
+        return client.adjusted(shard, client.known_state(state), broadcast)
 
     def posterior(self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast) -> Posterior:
         priors = [np.zeros((len(shard.users), broadcast.settings.rank + 1)) for shard in shards]
         fits = [client.fit(shard, broadcast, prior) for shard, prior in zip(shards, priors, strict=True)]
         found = posterior_of(broadcast).of_users(joined_rows([fit.covariances for fit in fits]))
-        return replace(found, home=client.average_home(shards, [client.known_state(state) for state in states]))
+        known = [client.known_state(state) for state in states]
+        return replace(found, home=client.average_home(shards, known), days=client.known_days(shards, known))
 
     # --- the server
 
@@ -241,6 +249,17 @@ class Bayes(Algorithm):
         q = sizes.width - 1
         regressors = min(incidence.DIRECTIONS, sizes.items // 4)
         return sizes.users * (q + q * (q + 1) // 2 + 1 + regressors) + sizes.clients  # Z, covariances, log dets, ridges
+
+
+def _together(shards: Sequence[Shard], states: Sequence[BayesState | None], broadcast: Broadcast) -> Shard:
+    """Several clients' ratings without the biases of their days, as one shard."""
+    return together([client.adjusted(shard, state, broadcast) for shard, state in zip(shards, states, strict=True)])
+
+
+def _item_sums(whole: Shard, lines: Sequence[Array], broadcast: Broadcast) -> Array:
+    """[G, b] of each rated item, from the packed moments of the users."""
+    by_rated = by_user(whole, broadcast)._replace(matrix=whole.by_rated)
+    return moments.sum_moments(*subproblem.raw(by_rated), joined_rows(list(lines)), broadcast.settings.rank + 1)
 
 
 def _check_finite(users: Sequence[Array], whole: Shard, broadcast: Broadcast) -> None:

@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms import gaussians, home
+from fedmc.algorithms import days, gaussians, home
 from fedmc.algorithms.bayes_server import DIRECTIONS, lines_of, packed_users, posterior_of
+from fedmc.algorithms.days import DayBiases
 from fedmc.algorithms.home import Home
 from fedmc.algorithms.messages import Broadcast
-from fedmc.algorithms.posterior import Fit, fit_users, seen_sums
+from fedmc.algorithms.posterior import Fit, KnownDays, fit_users, seen_sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
 from fedmc.kernels import moments
+from fedmc.problem import subproblem
 from fedmc.types import Array
 
 WARM_PASSES = 2  # passes over the clients before noise and priors are learned
@@ -33,6 +35,9 @@ class BayesState(NamedTuple):
     regressors: Array  # from who rated what, at the client's first update
     home: Array  # weights of the users' own features, and their ridge
     ridge: Array
+    days: Array = np.zeros(0)  # expected biases by user and day, their variances and their ridge
+    day_variances: Array = np.zeros(0)
+    day_ridge: Array = np.zeros(0)
 
 
 def known_state(state: State | None) -> BayesState | None:
@@ -68,6 +73,23 @@ def fit(shard: Shard, broadcast: Broadcast, priors: Array) -> Fit:
     return fit_users(by_user(shard, broadcast), posterior_of(broadcast), lines_of(broadcast), priors, broadcast.V.dtype)
 
 
+def days_of(shard: Shard, state: BayesState | None) -> DayBiases:
+    known = state is not None and len(state.day_ridge)
+    assert state is not None or not known
+    return DayBiases(state.days, state.day_variances, state.day_ridge) if known else DayBiases.empty(shard)  # type: ignore[union-attr]
+
+
+def adjusted(shard: Shard, state: BayesState | None, broadcast: Broadcast) -> Shard:
+    """The client's ratings without the biases of their days."""
+    return days.adjusted(shard, days_of(shard, state), broadcast.scaling.scale)
+
+
+def errors_of(shard: Shard, Z: Array, broadcast: Broadcast) -> Array:
+    """The errors of the users' predictions, in units of the scaled ratings."""
+    predicted, ratings = subproblem.scores(by_user(shard, broadcast), broadcast.V, with_ones(Z))
+    return np.asarray(ratings - predicted, np.float64)
+
+
 def home_of(shard: Shard, state: BayesState | None, size: int) -> Home:
     return Home.empty(shard, size) if state is None else Home(state.home, state.ridge)
 
@@ -79,7 +101,7 @@ def regressors_of(shard: Shard, state: BayesState | None, broadcast: Broadcast) 
     directions = broadcast.shared.arrays.get(DIRECTIONS)
     if directions is None:
         return np.zeros((len(shard.users), 0))
-    return seen_sums(shard.incidence, directions.astype(np.float64, copy=False))
+    return seen_sums(shard.incidence, directions.astype(np.float64, copy=False)).astype(broadcast.V.dtype, copy=False)
 
 
 def state_of(fit: Fit, regressors: Array, own: Home, before: BayesState | None, settings: Settings) -> BayesState:
@@ -91,13 +113,33 @@ def state_of(fit: Fit, regressors: Array, own: Home, before: BayesState | None, 
     return BayesState(with_ones(means), Z, covariances, log_dets, regressors, *own)
 
 
+def with_days(shard: Shard, state: BayesState, before: BayesState | None, broadcast: Broadcast) -> BayesState:
+    """The state with biases of days that fit the users' new means."""
+    if shard.days is None:
+        return state
+    errors, noise = errors_of(shard, state.Z, broadcast), posterior_of(broadcast).hyper.noise
+    found = days.fitted(shard, days_of(shard, before), errors, noise)
+    return state._replace(days=found.means, day_variances=found.variances, day_ridge=found.ridge)
+
+
 def average_home(shards: Sequence[Shard], states: Sequence[BayesState | None]) -> Array | None:
     """The weights of the users' own features; over several clients, averaged by their users."""
-    known = [(len(shard.users), state.home) for shard, state in zip(shards, states, strict=True) if state is not None]
-    if not known or not known[0][1].size:
+    pairs = zip(shards, states, strict=True)
+    known = [(len(shard.users), state.home) for shard, state in pairs if state is not None and state.home.size]
+    if not known:
         return None
     users = np.array([number for number, _ in known], np.float64)
     return np.asarray(np.einsum("c,cxa->xa", users / users.sum(), np.array([weights for _, weights in known])))
+
+
+def known_days(shards: Sequence[Shard], states: Sequence[BayesState | None]) -> KnownDays | None:
+    """The biases by user and day of several clients; their users are numbered in this order."""
+    parts, start = [], 0
+    for shard, state in zip(shards, states, strict=True):
+        if shard.days is not None and state is not None and len(state.days):
+            parts.append((shard.days.users + start, shard.days.numbers, state.days))
+        start += len(shard.users)
+    return KnownDays(*map(np.concatenate, zip(*parts, strict=True))) if parts else None
 
 
 def change(part: Callable[[BayesState], Array], now: BayesState, before: BayesState | None) -> Array:
@@ -115,14 +157,16 @@ def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
     own = Home(state.home, state.ridge)
     means = state.Z - home.offsets(shard, own)
     rows = home.counted(gaussians.summed(means, state.covariances, state.log_dets, state.regressors), shard, own)
-    number, plain, squares = _rating_sums(shard, broadcast)
+    number, plain, squares = _rating_sums(adjusted(shard, state, broadcast), broadcast)
     bias = state.Z[:, -1].astype(np.float64)
     error = (squares - 2 * plain * bias + number * (bias**2 + state.covariances[:, -1])).sum()
-    return packed_users(rows, float(error), float(number.sum()))
+    more, log_det = days.terms(shard, days_of(shard, state))
+    rows = rows._replace(log_det=rows.log_det + log_det)
+    return packed_users(rows, float(error) + more, float(number.sum()))
 
 
 def _rating_sums(shard: Shard, broadcast: Broadcast) -> Array:
-    """The number, sum and sum of squares of each user's scaled ratings, computed once per broadcast."""
+    """The number, sum and sum of squares of each user's scaled ratings; without days, computed once per broadcast."""
 
     def sums() -> Array:
         matrix, (mean, scale) = shard.by_user, broadcast.scaling
@@ -130,4 +174,4 @@ def _rating_sums(shard: Shard, broadcast: Broadcast) -> Array:
         rows = np.repeat(np.arange(len(shard.users)), np.diff(matrix.indptr))
         return np.array([np.bincount(rows, values, len(shard.users)) for values in (None, m, m * m)])
 
-    return broadcast.shared.derive(f"rating sums of {shard.client}", sums)
+    return sums() if shard.days is not None else broadcast.shared.derive(f"rating sums of {shard.client}", sums)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.algorithms import gaussians
+from fedmc.algorithms import gaussians, incidence
 from fedmc.algorithms.gaussians import Groups, Hyper, Prior, Ratings, Rows
 from fedmc.algorithms.messages import Broadcast, Shared, Sums
 from fedmc.algorithms.posterior import Posterior
@@ -26,7 +26,7 @@ EIGENVALUES = 1e-3, 1e9  # of a prior's precision
 NOISES = 1e-3, 1e9  # of the noise's precision
 ROUNDING = 1e-6  # relative error of sums in fixed point
 LARGEST = 1e6  # an entry of a covariance's root, or of a prior mean
-MAX_DIRECTIONS, MAX_FEATURES = 256, 10_000
+MAX_FEATURES = 10_000
 
 
 class ServerSums(NamedTuple):
@@ -119,8 +119,8 @@ def _posterior_of(broadcast: Broadcast) -> Posterior:
         users = users._replace(weights=arrays[WEIGHTS], ridge=np.ones(len(arrays[WEIGHTS])))
     hyper = Hyper(float(arrays[NOISE][0]), users, items)
     means = np.ascontiguousarray(broadcast.V[:, :size])
-    side = {"directions": arrays.get(DIRECTIONS), "item_weights": arrays.get(ITEM_WEIGHTS)}
-    return Posterior(hyper, means, moments.covariances_of(arrays[ROOTS], size), **side)
+    side = arrays.get(DIRECTIONS), arrays.get(ITEM_WEIGHTS)
+    return Posterior(hyper, means, moments.covariances_of(arrays[ROOTS], size), None, *side)
 
 
 def directions_of(broadcast: Broadcast) -> int:
@@ -146,12 +146,13 @@ def check_broadcast(broadcast: Broadcast) -> None:
     size, arrays = broadcast.settings.rank + 1, broadcast.shared.arrays
     shapes = [(len(broadcast.V), size * (size + 1) // 2), (1,), *[(size,), (size, size)] * 2]
     names: tuple[str, ...] = NAMES
-    if broadcast.settings.implicit and DIRECTIONS in arrays:
-        count = arrays[DIRECTIONS].shape[-1]
-        require(0 < count <= MAX_DIRECTIONS, f"the server sends {count} directions, at most {MAX_DIRECTIONS} are known")
+    if broadcast.settings.implicit and not arrays.keys().isdisjoint({DIRECTIONS, WEIGHTS}):
+        count = (0, *arrays[DIRECTIONS].shape)[-1] if DIRECTIONS in arrays else 0
+        most = incidence.most(len(broadcast.V))
+        require(0 < count <= most, f"the server sends {count} directions: at most {most} are known")
         names, shapes = (*names, DIRECTIONS, WEIGHTS), [*shapes, (len(broadcast.V), count), (count, size)]
     if ITEM_WEIGHTS in arrays:
-        count = len(arrays[ITEM_WEIGHTS])
+        count = (*arrays[ITEM_WEIGHTS].shape, 0)[0]
         require(0 < count <= MAX_FEATURES, f"the server sends weights of {count} features, at most {MAX_FEATURES}")
         names, shapes = (*names, ITEM_WEIGHTS), [*shapes, (count, size)]
     for name, shape in zip(names, shapes, strict=True):

@@ -35,7 +35,7 @@ class Home(NamedTuple):
 
 def offsets(shard: Shard, home: Home) -> Array:
     """What the features add to the prior mean of each user."""
-    if shard.features is None:
+    if shard.features is None or not len(home.weights):  # another algorithm does not use them
         return np.zeros((len(shard.users), home.weights.shape[1]))
     return np.asarray(np.einsum("kx,xa->ka", shard.features, home.weights))
 

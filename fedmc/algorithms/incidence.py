@@ -43,10 +43,15 @@ class Implicit(NamedTuple):
     items: Array
 
 
+def most(items: int) -> int:
+    """The number of directions of so many items, at most."""
+    return min(DIRECTIONS, items // 4)
+
+
 def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
     """The leading singular vectors of who rated what; None if there are too few items for any."""
     counts = _asked(ask, broadcast, 1, np.ones((len(broadcast.V), 1)))[PATTERN][:, 0]
-    size = min(DIRECTIONS, int((counts > 0).sum()) // 4)
+    size = most(int((counts > 0).sum()))
     if size == 0:
         return None
     weights = np.where(counts > 0, 1 / np.sqrt(np.maximum(counts, 1)), 0.0)

@@ -27,6 +27,7 @@ def measure(shard: Shard, state: State | None, broadcast: Broadcast) -> Sums:
     """Loss, penalty, squared errors and non-zeros at the global V; with `broadcast.full` also the theory's parts."""
     settings = broadcast.settings
     U = settings.make_algorithm().users_at(shard, state, broadcast)
+    shard = settings.make_algorithm().adjusted(shard, state, broadcast)
     problem, V = by_user(shard, broadcast), broadcast.V
     penalty, _ = settings.penalties(broadcast.clients)
     factors = U[:, : settings.rank]

@@ -11,6 +11,8 @@ from scipy import sparse, special
 
 from fedmc.algorithms import gaussians
 from fedmc.algorithms.gaussians import Hyper, Prior
+from fedmc.data.days import day_numbers
+from fedmc.data.days import find as find_days
 from fedmc.errors import require
 from fedmc.kernels import moments
 from fedmc.problem import subproblem
@@ -29,6 +31,26 @@ class Fit(NamedTuple):
     log_dets: Array
 
 
+class KnownDays(NamedTuple):
+    """Expected biases of users on the days on which they rated, in units of the scaled ratings."""
+
+    users: Array  # rows of U, ascending
+    numbers: Array  # days since 1970, in UTC
+    biases: Array
+
+    def at(self, rows: Array, times: Array) -> Array:
+        """The biases of these users at these times, in seconds since 1970; 0 where none is known."""
+        groups = find_days(self.users, self.numbers, rows.astype(np.int64), day_numbers(times))
+        return np.append(self.biases, 0.0)[groups]
+
+    def in_order(self, order: Array) -> KnownDays:
+        """The same for users in another order: row k becomes that of user `order[k]`."""
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        by = np.lexsort((self.numbers, place[self.users]))
+        return KnownDays(place[self.users][by], self.numbers[by], self.biases[by])
+
+
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """The posteriors of the items, and with them noise and priors; in a model also those of the users.
@@ -42,6 +64,7 @@ class Posterior:
     user_covariances: Array | None = None
     directions: Array | None = None  # of the users' regressors, a row for each item; None without implicit terms
     item_weights: Array | None = None  # of the items' public features
+    days: KnownDays | None = None  # biases of users by day, at home
     home: Array | None = None  # weights of the users' own features, which never leave their client
     calibration: Array | None = None  # two lines: noise times the variance due to a user, then errors at GRID levels
 

@@ -116,6 +116,10 @@ class Algorithm(Protocol):
         """The user factors that belong to the broadcast's V, for measurements and for the model."""
         return users_at(shard, state, broadcast)
 
+    def adjusted(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Shard:
+        """The ratings that the user factors explain, without what the client itself knows to add to predictions."""
+        return shard
+
     def posterior(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> Posterior | None:

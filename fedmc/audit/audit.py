@@ -18,11 +18,12 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.leakage import Observation
+from fedmc.algorithms.messages import SUM_BITS
 from fedmc.algorithms.settings import Settings
-from fedmc.audit import attacks, group_testing, results
+from fedmc.audit import attacks, group_testing, item_lists, results
 from fedmc.audit.masking import masked_round
 from fedmc.audit.observer import Observer, Planned, watch
-from fedmc.audit.results import Finding, Linked
+from fedmc.audit.results import Finding, Linked, Listed
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
@@ -32,6 +33,7 @@ from fedmc.types import Array
 
 MEMBERS = 20  # members of a cohort that are masked: the cost grows with their square
 SETTLE = 10  # updates of each client before newcomers join
+FLOATS = 1e-11  # rounding of replies that are not in fixed point
 LEVELS = 50  # with at most this many different values, ratings are assumed to be on a discrete scale
 
 
@@ -98,6 +100,8 @@ def audit(
     found = of_masked(truth, engine, chosen)
     on_step("attacking the sums")
     found += of_sums(truth, engine, chosen)
+    on_step("reading off lists of items")
+    found += _lists_of_sums(truth, engine)
     on_step("testing groups")
     found += of_groups(truth, engine)
     if absences:
@@ -128,7 +132,39 @@ def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> lis
         found.append(
             results.persons(results.EACH, Linked(*(sum(part) for part in zip(*parts, strict=True))), len(crowds))
         )
-    return found
+    return found + _lists_of_messages(truth, engine, targets)
+
+
+def _lists_of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
+    """Whole lists of items, from each client's replies about who rated what."""
+    asked = [client for client in targets if engine.patterns[client]]
+    if not asked:
+        return []
+    lists = {client: item_lists.lists(engine.patterns[client], FLOATS) for client in asked}
+    parts = [listed(found, truth.shards[client].incidence) for client, found in lists.items()]
+    whole = Listed(*(sum(part) for part in zip(*parts, strict=True)))
+    return [results.item_lists(results.EACH, whole, len(asked))]
+
+
+def _lists_of_sums(truth: Clients, engine: Observer) -> list[Finding]:
+    """Whole lists of items, from sums over all clients."""
+    if not engine.pattern_sums:
+        return []
+    everybody = sparse.vstack([shard.incidence for shard in truth.shards], format="csr")
+    rounding = 2.0**-SUM_BITS * np.sqrt(len(truth.shards))
+    found = listed(item_lists.lists(engine.pattern_sums, rounding), everybody)
+    return [results.item_lists(results.sum_of(len(truth.shards)), found, len(truth.shards))]
+
+
+def listed(lists: Sequence[Array], incidence: sparse.csr_array) -> Listed:
+    """Score whole lists; each is attributed to the user who has most of its items."""
+    of_item, sizes = incidence.tocsc(), np.diff(incidence.indptr)
+    whole, right, said = set(), 0, 0
+    for items in lists:
+        votes = np.bincount(of_item[:, items].indices, minlength=len(sizes))
+        right, said = right + int(votes.max()), said + len(items)
+        whole |= set(np.flatnonzero((votes == len(items)) & (sizes == len(items)))[:1].tolist())
+    return Listed(len(whole), len(sizes), right, said, incidence.nnz)
 
 
 def _told(truth: Clients, heard: dict[int, list[Observation]]) -> float:

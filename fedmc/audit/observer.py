@@ -9,11 +9,14 @@ from itertools import islice
 
 import numpy as np
 
+from fedmc.algorithms.incidence import PATTERN
 from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums, add_up
 from fedmc.algorithms.settings import Settings
+from fedmc.audit.item_lists import ROWS
 from fedmc.data.partition import Shard
 from fedmc.errors import require
+from fedmc.training.aggregation import SecureSum, aggregation_of
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.types import Array
@@ -35,8 +38,12 @@ class Observer(LocalEngine):
         self.sums: list[Observation] = []
         self.cohorts: list[tuple[int, ...]] = []
         self._sent: dict[int, Array] = {}
+        self.patterns: dict[int, list[Observation]] = {client: [] for client in listen_to}  # who rated what
+        self.pattern_sums: list[Observation] = []
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
+        if broadcast.task == "pattern":
+            return self._ask_pattern(broadcast, clients)
         if broadcast.task not in STATEFUL_TASKS:
             return super().ask(broadcast, clients)
         cohort = self._present(tuple(sorted(clients)))
@@ -55,6 +62,15 @@ class Observer(LocalEngine):
         self._sent |= dict.fromkeys(cohort, broadcast.V)
         return replace(total, clients=cohort)
 
+    def _ask_pattern(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
+        """The sum of replies about who rated what, and each reply if the server sees them."""
+        total = super().ask(broadcast, clients)
+        self.pattern_sums.append(_lines(broadcast, total))
+        if not isinstance(aggregation_of(broadcast.settings.privacy), SecureSum):  # mode: the server sees each reply
+            for client in self.patterns:
+                self.patterns[client].append(_lines(broadcast, super().ask(broadcast, [client])))
+        return total
+
     def _present(self, cohort: tuple[int, ...]) -> tuple[int, ...]:
         """The cohort without the member whose turn it is to be absent."""
         turn = self._turns[cohort] - 1  # at the first one they join
@@ -64,6 +80,12 @@ class Observer(LocalEngine):
         self.missed += 1
         place = turn % len(cohort)
         return cohort[:place] + cohort[place + 1 :]
+
+
+def _lines(broadcast: Broadcast, found: Sums) -> Observation:
+    """The lines that are not zero."""
+    rows = np.flatnonzero(found[PATTERN].any(axis=1))
+    return Observation(broadcast, {ROWS: rows, PATTERN: found[PATTERN][rows]})
 
 
 def parts_of(sums: Sums) -> dict[str, Array]:

@@ -26,6 +26,16 @@ class Linked(NamedTuple):
     ratings: int
 
 
+class Listed(NamedTuple):
+    """The result of reading off whole lists of items."""
+
+    whole: int  # persons whose list is known, all of it
+    users: int
+    right: int  # (person, item) pairs that were named correctly
+    said: int
+    ratings: int
+
+
 class Attributed(NamedTuple):
     """The result of group testing: proofs about (client, item) pairs."""
 
@@ -106,6 +116,21 @@ def persons(sees: str, found: Linked, clients: int) -> Finding:
             f"{_of_100(found.right / found.said, 'in')} of the links are right."
         )
     return Finding("which items one person rated", sees, "users told apart", share, 0.0, meaning)
+
+
+def item_lists(sees: str, found: Listed, clients: int) -> Finding:
+    """Whole lists of items. Popularity names nobody's list, so the baseline is 0."""
+    share = found.whole / max(found.users, 1)
+    who = f"of the {found.users:,} users (in {clients} clients)"
+    if not found.said:
+        meaning = f"The whole list of rated items is read off for none {who}."
+    else:
+        meaning = (
+            f"The whole list of rated items is read off for {found.whole:,} {who}: {found.right:,} of their "
+            f"{found.ratings:,} ratings (recall {_of_100(found.right / found.ratings, 'in')}), "
+            f"{_of_100(found.right / found.said, 'in')} of the items named are right (precision)."
+        )
+    return Finding("all items of one person", sees, "whole lists read off", share, 0.0, meaning)
 
 
 def group_testing(found: Attributed, absences: int) -> Finding:

@@ -44,6 +44,7 @@ NODE = {
     "trust": Entry("fedmc.cli.request_keys:trust", "Pin the key of the server to obey."),
     "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
     "recommend": Entry("fedmc.cli.predict:recommend_at_node", "Recommend items to the organisation's own users."),
+    "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
 COMMANDS: dict[str, Entry | click.Group] = {
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "evaluate": Entry("fedmc.cli.model:evaluate", "Measure a model's error on ratings."),
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),
     "recommend": Entry("fedmc.cli.predict:recommend", "Recommend items to users."),
+    "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
     "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),

@@ -13,6 +13,7 @@ import typer
 from fedmc.algorithms.presets import usual_update
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
+from fedmc.cli.echo import echo
 from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
 from fedmc.cli.groups import Budget, Solver
 from fedmc.errors import require
@@ -25,6 +26,7 @@ from fedmc.federation.wire import RUN, portable
 from fedmc.privacy.modes import cohort_for
 from fedmc.training.aggregation import is_masked
 from fedmc.training.sampling import sampler_of
+from fedmc.training.side import used_by
 
 Option = typer.Option
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
@@ -135,6 +137,9 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
         )
     )  # fmt: skip
     typer.echo(settings.privacy.claim(), err=True)
+    if catalogue.features is not None and catalogue.features.names:
+        unused = "" if used_by(settings) else "; not used in this run, they need preset bayes"
+        echo(f"features of the catalogue's items: {catalogue.features.summary()}{unused}", err=True)
     return folder
 
 

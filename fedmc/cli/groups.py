@@ -77,6 +77,7 @@ class Side(Group):
     items: options.Items = None
     also_seen: options.AlsoSeen = None
     categorical: options.Categorical = None
+    times: options.Times = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,13 +86,12 @@ class Side(Group):
     def settings(self) -> dict[str, str]:
         """The given options, for settings.toml."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: str(value) for name, value in given.items() if value is not None}
+        return {name: str(value) for name, value in given.items() if value}
 
     def added_to(self, plan: Plan) -> Plan:
         """The plan with these files."""
-        return plan._replace(
-            user_features=self.user_features, items=self.items, also_seen=self.also_seen, categorical=self.names
-        )
+        files = {"user_features": self.user_features, "items": self.items, "also_seen": self.also_seen}
+        return plan._replace(**files, categorical=self.names, times=self.times)
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:

@@ -10,7 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from fedmc.algorithms.posterior import Posterior
 from fedmc.cli import options
+from fedmc.cli.display import print_table
 from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
@@ -20,6 +22,7 @@ from fedmc.errors import DataError, InputError, require
 from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
 from fedmc.model import Model, find_ids, load
 from fedmc.model.ids import Unknown
+from fedmc.training import ablation
 from fedmc.types import Array
 
 ModelPath = Annotated[Path, typer.Argument(help="A run folder or a model.npz file.", metavar="MODEL")]
@@ -63,11 +66,12 @@ def evaluate(
     check_level(fitted, interval)
     if fold_in is not None:
         fitted = fitted.fold_in(load_source(fold_in, names, duplicates=duplicates))
-    tested = entries_of(load_source(source, names, duplicates=duplicates))
+    timed = fitted.posterior is not None and fitted.posterior.days is not None
+    tested = entries_of(load_source(source, names, duplicates=duplicates, times=timed))
     check_known(fitted, tested.users, tested.items, unknown)
     if not include_seen:
         new = ~fitted.has_seen(tested.users, tested.items, unknown)
-        tested = HeldOut(*(part[new] for part in tested))
+        tested = tested.some(new)
     require(
         bool(len(tested.ratings)),
         f"the model was trained on every rating of {without_password(source)}: --include-seen to use them",
@@ -79,7 +83,8 @@ def evaluate(
 
 def _measure(fitted: Model, tested: HeldOut, level: float | None, unknown: Unknown) -> dict[str, float]:
     """The errors on these ratings and, at a level, coverage and mean width of the intervals."""
-    errors = fitted.predict(tested.users, tested.items, unknown=unknown) - tested.ratings
+    times = tested.times if fitted.posterior is not None else None
+    errors = fitted.predict(tested.users, tested.items, unknown=unknown, times=times) - tested.ratings
     found = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
     return found if level is None else found | coverage(fitted, tested, level, unknown)._asdict()
 
@@ -93,7 +98,11 @@ def _in_words(result: dict[str, float]) -> str:
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
-    """Show a model's size, the scaling and range of its ratings, its noise and its settings."""
+    """Show a model's size, the scaling and range of its ratings, its noise, its parts and its settings.
+
+    Of a run with --ablation also what each part is worth.
+    """
+    worth = ablation.load(model) if model.is_dir() else []
     fitted = load(model_path(model))
     facts: dict[str, object] = {
         "users": len(fitted.users),
@@ -107,12 +116,23 @@ def info(model: ModelPath, as_json: AsJson = False) -> None:
         facts["rating_range"] = list(fitted.rating_range)
     if fitted.posterior is not None:
         facts["noise"] = fitted.scaling.scale / float(np.sqrt(fitted.posterior.hyper.noise))
+        facts["prior_means"] = _prior_means(fitted.posterior)
     facts |= fitted.settings.to_dict()
     if as_json:
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(facts | ({"worth": ablation.record(worth)} if worth else {})))
         return
     for name, value in facts.items():
         echo(f"{name:14} {_fact(name, value)}")
+    if worth:
+        print_table("what each part is worth", ablation.COLUMNS, ablation.rows(worth))
+
+
+def _prior_means(known: Posterior) -> str:
+    """What the prior means of users and items come from."""
+    found = [] if known.directions is None else [f"who rated what ({known.directions.shape[1]} directions)"]
+    weights = {"item": known.item_weights, "user": known.home}
+    found += [f"{len(W)} {side} feature{'s' * (len(W) != 1)}" for side, W in weights.items() if W is not None]
+    return ", ".join(found) or "the same for all"
 
 
 def _fact(name: str, value: object) -> str:

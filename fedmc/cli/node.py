@@ -9,6 +9,7 @@ import typer
 
 from fedmc.cli.echo import echo
 from fedmc.cli.node_ledger import print_budget
+from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.federation.node.organisation import Opened, open_folder
 from fedmc.federation.setup import identities, request_key, tls_check
@@ -16,7 +17,9 @@ from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
-Reread = Annotated[bool, typer.Option("--reread", help="Read the ratings from their source again, for a new run.")]
+Reread = Annotated[
+    bool, typer.Option("--reread", help="Read ratings, features and events from their files again, for a new run.")
+]
 
 
 def check(folder: Folder = Path(), reread: Reread = False) -> None:
@@ -63,14 +66,22 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     opened = open_folder(config, reread)
     if opened.report is not None:
         echo(f"dropped: {opened.report}", err=True)
+    for note in opened.notes:
+        echo(note, err=True)
     shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
     test = 0 if shard.test is None else shard.test.nnz
     typer.echo(
         f"{config.organisation}: {shard.by_user.nnz:,} ratings of {len(shard.users):,} users and {len(shard.rated):,} "
-        f"of {len(catalogue):,} items ({test:,} more for testing); catalogue {catalogue.hash[:12]}",
+        f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}",
         err=True,
     )
     return opened
+
+
+def _side_of(shard: Shard) -> str:
+    """What is known besides the ratings."""
+    features = "" if shard.features is None else f", {shard.features.shape[1]:,} features of each user"
+    return features + ("" if shard.also_seen is None else f", {shard.also_seen.nnz:,} pairs also seen")
 
 
 def policy_in_words(config: NodeConfig) -> list[str]:

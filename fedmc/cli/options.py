@@ -56,6 +56,14 @@ AlsoSeen = Annotated[
         metavar="FILE",
     ),
 ]
+Times = Annotated[
+    bool,
+    Option(
+        "--times",
+        help="Read the times of the ratings too, and learn a bias for each user and day, which stays at its client. "
+        "Needs preset bayes.",
+    ),
+]
 Categorical = Annotated[
     str | None,
     Option(

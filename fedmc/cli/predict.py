@@ -66,7 +66,7 @@ def predict_at_node(
     unknown: UnknownIds = "refuse",
 ) -> None:
     """Predict ratings of one of the organisation's own users, by the model of its last run. Nothing is sent."""
-    _predict(_model_of_node(folder), [user] * len(items), items, Wanted(interval, std, unknown))
+    _predict(model_of_node(folder), [user] * len(items), items, Wanted(interval, std, unknown))
 
 
 def recommend(
@@ -95,10 +95,10 @@ def recommend_at_node(
     cautious: Cautious = False,
 ) -> None:
     """Recommend items to the organisation's own users, by the model of its last run. Nothing is sent."""
-    _print_recommended(_recommended(load(_model_of_node(folder)), users, number, cautious))
+    _print_recommended(_recommended(load(model_of_node(folder)), users, number, cautious))
 
 
-def _model_of_node(folder: Path) -> Path:
+def model_of_node(folder: Path) -> Path:
     path = folder / "model.npz"
     require(path.is_file(), f"there is no model in {folder} yet: it comes at the end of a training run")
     return path

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.feature_files import StoredFeatures, hashed, restored, stored
-from fedmc.data.feature_rows import Features
+from fedmc.data.feature_rows import Features, aligned
 from fedmc.data.files import write_whole
 from fedmc.data.ids import as_ids
 from fedmc.data.ratings import Ratings
@@ -60,6 +60,12 @@ class Catalogue:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def item_features(self) -> Array | None:
+        """A row of features for each item, zeros (the means) for those without; None if there are no features."""
+        table = self.features
+        return None if table is None or not table.names else aligned(table, self.items, "item").values
 
     def save(self, path: str | Path) -> None:
         version = VERSION if self.features is None else WITH_FEATURES

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
+from fedmc.data.days import Days, days_of
 from fedmc.data.feature_rows import Features
 from fedmc.data.matrices import as_csr, rows_of, stacked, without
 from fedmc.data.matrices import narrow as narrow  # these three re-exported for older imports
@@ -36,6 +37,7 @@ class Shard:
     validation: sparse.csr_array | None = None
     features: Array | None = None  # a row of standardised features for each user; they never leave the client
     also_seen: sparse.csr_array | None = None  # the pattern of events without a rating: views, purchases
+    days: Days | None = None  # of the ratings, if their times are known
 
     @classmethod
     def of(
@@ -46,9 +48,10 @@ class Shard:
         *held_out: sparse.csr_array | None,
         features: Array | None = None,
         also_seen: sparse.csr_array | None = None,
+        days: Days | None = None,
     ) -> Shard:
         test, validation = (*held_out, None, None)[:2]
-        return cls(client, users, by_user, *rated_rows(by_user), test, validation, features, also_seen)
+        return cls(client, users, by_user, *rated_rows(by_user), test, validation, features, also_seen, days)
 
     def pattern(self) -> sparse.csr_array:
         """The positions of the ratings, without their values."""
@@ -62,6 +65,11 @@ class Shard:
             return self.by_user
         union = narrow(sparse.csr_array(self.pattern() + self.also_seen))
         return as_csr(np.ones(union.nnz, np.int8), union.indices, union.indptr, union.shape[1])
+
+    @cached_property
+    def to_rated(self) -> Array:
+        """The places in `by_user` of the entries of `by_rated`."""
+        return np.argsort(self.by_user.indices, kind="stable")
 
     def renumbered(self, client: int) -> Shard:
         """The same ratings under another client number."""
@@ -214,6 +222,7 @@ def make_shards(
     bounds = np.searchsorted(owner[order], np.arange(int(owner.max()) + 2))
     parts = [None if part is None else narrow(part.matrix[order].astype(dtype)) for part in (train, test, validation)]
     seen = None if also_seen is None else narrow(without(also_seen[order], *parts[1:]))
+    times = [None if part is None else _times(part, order) for part in (train, test, validation)]
     for client in range(len(bounds) - 1):
         here = slice(bounds[client], bounds[client + 1])
         by_user, *held_out = (None if part is None else rows_of(part, here) for part in parts)
@@ -227,8 +236,21 @@ def make_shards(
         )
         of_users = None if features is None else features[order[here]]
         events = None if seen is None else rows_of(seen, here)
-        shards.append(Shard.of(client, order[here], by_user, *held_out, features=of_users, also_seen=events))
+        stamps = [None if part is None else rows_of(part, here) for part in times]
+        days = None if stamps[0] is None else days_of(stamps[0], *stamps[1:])
+        known = Shard.of(client, order[here], by_user, *held_out, features=of_users, also_seen=events, days=days)
+        shards.append(known)
     return shards
+
+
+def _times(ratings: Ratings, order: Array) -> sparse.csr_array | None:
+    """The times of the ratings in the places of the ratings, with rows in this order; None if they have none."""
+    if ratings.times is None:
+        return None
+    matrix = sparse.csr_array(
+        (ratings.times, ratings.matrix.indices, ratings.matrix.indptr), shape=ratings.matrix.shape
+    )
+    return narrow(matrix[order])
 
 
 def _checked(clients: int, users: int, seed: int) -> int:

@@ -13,7 +13,6 @@ from fedmc.data import side, splits
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
-from fedmc.data.feature_rows import aligned
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
 from fedmc.data.ratings import Ratings
@@ -40,6 +39,7 @@ class Plan(NamedTuple):
     items: Path | None = None  # a public table of features and titles
     also_seen: Path | None = None  # events without a rating
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
+    times: bool = False  # read the times of the ratings, for biases by user and day
 
     @property
     def side(self) -> Sources:
@@ -73,12 +73,12 @@ def read_parts(plan: Plan) -> Parts:
     """
     held_out = [split for split in (plan.test_split, plan.validation_split) if split is not None]
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
-    times = any(map(splits.needs_times, held_out))
+    times = plan.times or any(map(splits.needs_times, held_out))
     ratings = load_source(
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates
     )
     report = None
-    tables = side.read(plan.side, times)
+    tables = side.read(plan.side, any(map(splits.needs_times, held_out)))
     if plan.catalogue is not None:
         catalogue = catalogues.load(plan.catalogue)
         ratings, report = catalogues.align(ratings, catalogue, plan.unknown_items)
@@ -111,10 +111,9 @@ def federation_of(plan: Plan, dtype: str) -> Federation:
 
 def opened_federation(opened: Prepared) -> Federation:
     """The clients of prepared shards, with the features of their items and users."""
-    items, table = opened.catalogue.items, opened.catalogue.features
-    values = aligned(table, items, "item").values if table is not None and table.names else None
-    users = np.concatenate(opened.ids)
-    return Federation(opened.shards, users, items, None, values, (), table, opened.user_feature_names)
+    catalogue, users = opened.catalogue, np.concatenate(opened.ids)
+    about = catalogue.item_features, (), catalogue.features, opened.user_feature_names
+    return Federation(opened.shards, users, catalogue.items, None, *about)
 
 
 def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
@@ -124,5 +123,6 @@ def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
     shards = make_shards(parts.train, parts.owner, np.float32, parts.test, None, *more)
     with writing(path, Catalogue(parts.train.items, found.items), overwrite) as writer:
         for shard in shards:
-            writer.add(parts.train.users[shard.users], shard.by_user, shard.test, shard.features, shard.also_seen)
+            side_of_shard = shard.features, shard.also_seen, shard.days
+            writer.add(parts.train.users[shard.users], shard.by_user, shard.test, *side_of_shard)
         writer.finish({"user_features": list(found.user_names)} if found.user_names else {})

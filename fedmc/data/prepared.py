@@ -26,8 +26,10 @@ from scipy import sparse
 from fedmc.data import catalogue as catalogues
 from fedmc.data.addresses import present
 from fedmc.data.catalogue import Catalogue
+from fedmc.data.days import Days
 from fedmc.data.files import staged, write_whole
 from fedmc.data.partition import Shard, narrow, rated_rows
+from fedmc.data.prepared_side import SideEntry, parts_of, side_arrays, side_entry, stored_days, stored_pattern
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
@@ -42,13 +44,6 @@ class StoredArrays(TypedDict):
     sha256: str
     edges: int
     arrays: dict[str, tuple[str, int, int]]
-
-
-class SideEntry(TypedDict, total=False):
-    """The side information of a shard, if it has any."""
-
-    features: int  # the number of features of each user
-    also_seen: int  # the number of events without a rating
 
 
 class ShardEntry(StoredArrays, SideEntry):
@@ -107,22 +102,23 @@ class Writer:
         test: sparse.csr_array | None = None,
         features: Array | None = None,
         also_seen: sparse.csr_array | None = None,
+        days: Days | None = None,
     ) -> None:
-        """Add one client's ratings, with the catalogue's columns, and its users' features and other events."""
+        """Add one client's ratings, with the catalogue's columns, and what is known besides."""
         shape = len(ids), len(self.catalogue)
         require(by_user.shape == shape, f"a shard must have shape {shape}, got {by_user.shape}", DataError)
         rated, by_rated = rated_rows(by_user)
-        arrays = {"users": ids, "rated": rated, **_parts("by_user", by_user), **_parts("by_rated", by_rated)}
+        arrays = {"users": ids, "rated": rated, **parts_of("by_user", by_user), **parts_of("by_rated", by_rated)}
         if test is not None:
-            arrays |= _parts("test", narrow(test))
+            arrays |= parts_of("test", narrow(test))
         name = f"client-{len(self.entries):06}.shard"
         entry: ShardEntry = {
             "file": name,
             "users": len(ids),
             "ratings": int(by_user.nnz),
             "test": 0 if test is None else int(test.nnz),
-            **_write_arrays(self.folder / name, arrays | _side_arrays(features, also_seen)),
-            **_side_entry(features, also_seen),
+            **_write_arrays(self.folder / name, arrays | side_arrays(features, also_seen, days)),
+            **side_entry(features, also_seen, days),
         }
         self.entries.append(entry)
 
@@ -131,7 +127,7 @@ class Writer:
         require(bool(self.entries), "there is no shard to write", DataError)
         self.catalogue.save(self.folder / "catalogue.json")
         entries = self.entries
-        with_side = any("features" in entry or "also_seen" in entry for entry in entries)
+        with_side = any({"features", "also_seen", "days"} & entry.keys() for entry in entries)
         manifest: Manifest = {
             "format": FORMAT,
             "version": WITH_SIDE if with_side else VERSION,
@@ -173,9 +169,10 @@ def open_prepared(path: str | Path) -> Prepared:
         rated, by_user = arrays["rated"], _matrix("by_user", arrays, shape)
         by_rated = _matrix("by_rated", arrays, (len(rated), len(users)))
         width = entry.get("features")
+        days = stored_days(arrays) if "days" in entry else None
         features = None if width is None else arrays["features"].reshape(len(users), width)
-        events = _pattern("also_seen", arrays, shape) if "also_seen" in entry else None
-        shards.append(Shard(client, rows, by_user, rated, by_rated, test, None, features, events))
+        events = stored_pattern("also_seen", arrays, shape) if "also_seen" in entry else None
+        shards.append(Shard(client, rows, by_user, rated, by_rated, test, None, features, events, days))
         ids.append(users)
     return Prepared(catalogue, shards, ids, manifest["about"])
 
@@ -206,42 +203,9 @@ def verify(path: str | Path) -> None:
         require(found == entry["sha256"], f"{path / entry['file']} is damaged: prepare the shards again", DataError)
 
 
-def _parts(name: str, matrix: sparse.csr_array) -> dict[str, Array]:
-    return {
-        f"{name}/indptr": matrix.indptr.astype(np.int32, copy=False),
-        f"{name}/indices": matrix.indices.astype(np.int32, copy=False),
-        f"{name}/data": matrix.data.astype(np.float32, copy=False),
-    }
-
-
 def _matrix(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> sparse.csr_array:
     parts = tuple(arrays[f"{name}/{part}"] for part in ("data", "indices", "indptr"))
     matrix = sparse.csr_array(parts, shape=shape, copy=False)
-    matrix.has_sorted_indices = True
-    return matrix
-
-
-def _side_entry(features: Array | None, also_seen: sparse.csr_array | None) -> SideEntry:
-    entry: SideEntry = {}
-    if features is not None:
-        entry["features"] = int(features.shape[1])
-    if also_seen is not None:
-        entry["also_seen"] = int(also_seen.nnz)
-    return entry
-
-
-def _side_arrays(features: Array | None, also_seen: sparse.csr_array | None) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    if features is not None:
-        arrays["features"] = features.ravel()
-    if also_seen is not None:
-        arrays |= {name: part for name, part in _parts("also_seen", also_seen).items() if not name.endswith("/data")}
-    return arrays
-
-
-def _pattern(name: str, arrays: dict[str, Array], shape: tuple[int, int]) -> sparse.csr_array:
-    indices, indptr = arrays[f"{name}/indices"], arrays[f"{name}/indptr"]
-    matrix = sparse.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=shape, copy=False)
     matrix.has_sorted_indices = True
     return matrix
 

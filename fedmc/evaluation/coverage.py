@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.data.days import SECONDS
 from fedmc.data.partition import Federation
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
@@ -23,16 +24,21 @@ FILE = "coverage.json"  # in a run folder
 
 
 class HeldOut(NamedTuple):
-    """Ratings that a model was not trained on: three arrays of equal length."""
+    """Ratings that a model was not trained on: arrays of equal length."""
 
     users: Array
     items: Array
     ratings: Array
+    times: Array | None = None
 
     def thinned(self, most: int = MOST) -> HeldOut:
         """At most so many of them, evenly spaced."""
         step = max(1, -(-len(self.ratings) // most))
-        return HeldOut(*(part[::step] for part in self))
+        return self.some(slice(None, None, step))
+
+    def some(self, chosen: Array | slice) -> HeldOut:
+        times = None if self.times is None else self.times[chosen]
+        return HeldOut(self.users[chosen], self.items[chosen], self.ratings[chosen], times)
 
 
 class Coverage(NamedTuple):
@@ -59,7 +65,8 @@ class Calibration(NamedTuple):
 
 def entries_of(ratings: Ratings) -> HeldOut:
     """Ratings as held-out ones."""
-    return HeldOut(ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices], ratings.matrix.data)
+    users, items = ratings.users[ratings.rows()], ratings.items[ratings.matrix.indices]
+    return HeldOut(users, items, ratings.matrix.data, ratings.times)
 
 
 def held_out_of(federation: Federation, most: int = MOST) -> HeldOut:
@@ -69,14 +76,23 @@ def held_out_of(federation: Federation, most: int = MOST) -> HeldOut:
         return HeldOut(federation.users[:0], federation.items[:0], np.empty(0))
     rows = np.concatenate([np.repeat(users, np.diff(test.indptr)) for users, test in tests])
     columns, ratings = (np.concatenate([getattr(test, name) for _, test in tests]) for name in ("indices", "data"))
-    some = HeldOut(rows, columns, ratings).thinned(most)
-    return HeldOut(federation.users[some.users], federation.items[some.items], some.ratings)
+    some = HeldOut(rows, columns, ratings, _times_of(federation)).thinned(most)
+    return HeldOut(federation.users[some.users], federation.items[some.items], some.ratings, some.times)
+
+
+def _times_of(federation: Federation) -> Array | None:
+    """A time on the day of each test rating, if clients know them; before 1970 where nothing is known of the day."""
+    found = [shard.days for shard in federation.shards if shard.test is not None]
+    if any(days is None or days.of_test is None for days in found):
+        return None
+    known = [np.append(days.numbers, -1)[days.of_test] for days in found if days is not None]
+    return np.concatenate(known) * SECONDS
 
 
 def coverage(model: Model, held_out: HeldOut, level: float, unknown: Unknown = "refuse") -> Coverage:
     """The coverage of the model's intervals of one level."""
-    users, items, ratings = held_out
-    _, low, high = model.interval(users, items, level, unknown=unknown)
+    users, items, ratings, times = held_out
+    _, low, high = model.interval(users, items, level, unknown=unknown, times=times)
     # Ratings are stored as float32: an interval that ends at the range of ratings must hold those at its end.
     x, below, above = (part.astype(np.float32) for part in (ratings, low, high))
     inside = (below <= x) & (x <= above)

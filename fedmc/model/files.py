@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedmc.algorithms.gaussians import Hyper, Prior
-from fedmc.algorithms.posterior import GRID, Posterior
+from fedmc.algorithms.posterior import GRID, KnownDays, Posterior
 from fedmc.errors import DataError, ModelFileError, require
 from fedmc.types import MAX_NUMBER, Array
 
@@ -22,12 +22,8 @@ POSTERIOR = (
     "noise", "user_mean", "user_precision", "item_mean", "item_precision", "item_covariances", "user_covariances",
     "calibration",
 )  # fmt: skip
-SIDE = (
-    "directions",
-    "user_weights",
-    "item_weights",
-    "home_weights",
-)  # in models with implicit terms, or with features of users
+DAYS = ("day_users", "day_numbers", "day_biases")  # of models with biases by user and day
+SIDE = ("directions", "user_weights", "item_weights", "home_weights")  # of models with implicit terms or features
 
 # The errors of numpy and zipfile on files that are truncated, overwritten or of another kind.
 _DAMAGE = (
@@ -76,6 +72,8 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Array]:
     priors = users.mean, users.precision, items.mean, items.precision
     spread = posterior.item_covariances, posterior.user_covariances, posterior.calibration
     found = dict(zip(POSTERIOR, (np.array([noise]), *priors, *spread), strict=True))
+    if posterior.days is not None:
+        found |= dict(zip(DAYS, posterior.days, strict=True))
     side = dict(zip(SIDE, (posterior.directions, users.weights, posterior.item_weights, posterior.home), strict=True))
     return found | {name: array for name, array in side.items() if array is not None and array.size}
 
@@ -103,8 +101,23 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
     hyper = Hyper(float(content["noise"][0]), users, items)
     means = np.ascontiguousarray(content["V"][:, :q])
     spread = content["item_covariances"], content["user_covariances"]
-    side = content.get("directions"), content.get("item_weights"), content.get("home_weights")
-    return Posterior(hyper, means, *spread, *side, content["calibration"])
+    side = content.get("directions"), content.get("item_weights")
+    own = _days(content), content.get("home_weights")
+    return Posterior(hyper, means, *spread, *side, *own, content["calibration"])
+
+
+def _days(content: dict[str, Array]) -> KnownDays | None:
+    """The biases by user and day, checked; None if there are none."""
+    if DAYS[0] not in content:
+        return None
+    users, numbers, biases = (content[name] for name in DAYS)
+    whole = users.dtype.kind == numbers.dtype.kind == "i" and biases.dtype.kind == "f"
+    even = users.ndim == 1 and users.shape == numbers.shape == biases.shape
+    require(whole and even and bool(np.isfinite(biases).all()), "its biases by user and day are damaged", DataError)
+    inside = not len(users) or (users.min() >= 0 and users.max() < len(content["users"]))
+    rising = bool((np.lexsort((numbers, users)) == np.arange(len(users))).all())
+    require(bool(inside) and rising, "its biases by user and day are not sorted, or of unknown users", DataError)
+    return KnownDays(users.astype(np.int64), numbers.astype(np.int64), biases)
 
 
 def _side_shapes(content: dict[str, Array], q: int) -> dict[str, tuple[int, ...]]:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse, special
 
 from fedmc.algorithms.bayes_client import with_ones
-from fedmc.algorithms.posterior import Posterior, fit_users, prior_row
+from fedmc.algorithms.posterior import Posterior, fit_users, free_part, prior_row
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
 from fedmc.kernels import moments
-from fedmc.model import files
+from fedmc.model import explain, files
+from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids
 from fedmc.problem import subproblem
 from fedmc.problem.scaling import Scaling
@@ -53,36 +55,60 @@ class Model:
         return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
 
     @overload
-    def predict(self, users: Any, items: Any, *, unknown: Unknown = "refuse") -> Array: ...
+    def predict(
+        self, users: Any, items: Any, *, unknown: Unknown = "refuse", times: ArrayLike | None = None
+    ) -> Array: ...
     @overload
     def predict(
-        self, users: Any, items: Any, *, return_std: Literal[True], unknown: Unknown = "refuse"
+        self,
+        users: Any,
+        items: Any,
+        *,
+        return_std: Literal[True],
+        unknown: Unknown = "refuse",
+        times: ArrayLike | None = None,
     ) -> tuple[Array, Array]: ...
 
     def predict(
-        self, users: Any, items: Any, *, return_std: bool = False, unknown: Unknown = "refuse"
+        self,
+        users: Any,
+        items: Any,
+        *,
+        return_std: bool = False,
+        unknown: Unknown = "refuse",
+        times: ArrayLike | None = None,
     ) -> Array | tuple[Array, Array]:
         """Predicted ratings of (user, item) pairs: two arrays of equal length, or one of them a single id.
 
         With `return_std` also the standard deviation of each rating around its prediction. An unknown id is an error
-        or, with unknown="prior", predicted as a user or item without ratings. Both need a Bayesian model.
+        or, with unknown="prior", predicted as a user or item without ratings. Both need a Bayesian model. `times`, in
+        seconds since 1970, add the user's bias of that day, where the model knows one.
         """
         rows, columns = self._pairs(users, items, unknown)
         whole = self._extended(unknown)
-        found = self._clipped(whole._scores(rows, columns))
+        found = self._clipped(whole._scores(rows, columns, times))
         return (found, whole._std(rows, columns)) if return_std else found
 
-    def interval(self, users: Any, items: Any, level: float = 0.9, *, unknown: Unknown = "refuse") -> Interval:
+    def interval(
+        self,
+        users: Any,
+        items: Any,
+        level: float = 0.9,
+        *,
+        unknown: Unknown = "refuse",
+        times: ArrayLike | None = None,
+    ) -> Interval:
         """Predictions with the intervals that hold a rating with probability `level`, within the range of ratings.
 
-        The model's errors on its training ratings, each as if it had been left out, calibrate the width.
+        The model's errors on its training ratings, each as if it had been left out, calibrate the width. `times`: as
+        for `predict`.
         """
         self.bayesian("an interval")
         rows, columns = self._pairs(users, items, unknown)
         whole = self._extended(unknown)
         known, parts = whole._parts(rows, columns)
         std = np.sqrt(1 / known.hyper.noise + parts.sum(axis=1)) * self.scaling.scale
-        center, half = whole._scores(rows, columns), known.factors(level, parts) * std
+        center, half = whole._scores(rows, columns, times), known.factors(level, parts) * std
         return Interval(*(self._clipped(end) for end in (center, center - half, center + half)))
 
     def recommend(
@@ -109,6 +135,38 @@ class Model:
         ids[missing] = -1 if ids.dtype.kind == "i" else ""
         scores = np.where(missing, np.nan, self._clipped(scores))
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
+
+    def explain(
+        self,
+        user: Id,
+        item: Id,
+        *,
+        ratings: Ratings | None = None,
+        also_seen: ArrayLike | None = None,
+        user_features: Array | None = None,
+        item_features: Array | None = None,
+        names: Names | None = None,
+    ) -> list[Effect]:
+        """What moved a prediction, the largest effects first; they add up to it, before it is clipped.
+
+        A model has no training ratings: it tells the effect of each if `ratings` has them, or if it comes from
+        `fold_in`. `also_seen` are items of events without a rating. Features are rows as standardised for training.
+        """
+        known = self.bayesian("an explanation")
+        (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
+        some = slice(*self.seen.indptr[row : row + 2])
+        rated, values = self.seen.indices[some], None
+        if ratings is not None:
+            values = explain.ratings_of(ratings, user, self.items[rated])
+        elif self.seen.data.dtype.kind == "f":  # else it is only a pattern
+            values = self.seen.data[some].astype(np.float64)
+        scaled = None if values is None else (values - self.scaling.mean) / self.scaling.scale
+        seen = rated if also_seen is None else np.union1d(rated, find_ids(self.items, also_seen, "item"))
+        mean = free_part(self.U[row : row + 1].astype(np.float64))[0]
+        about = row, column, mean, rated, scaled, seen, user_features, item_features, names or Names()
+        found = explain.effects(Case(known, self.items, *about))
+        of_ratings = [one._replace(effect=one.effect * self.scaling.scale) for one in found]
+        return explain.ordered([Effect("mean", None, self.scaling.mean), *of_ratings])
 
     def has_seen(self, users: Any, items: Any, unknown: Unknown = "refuse") -> Array:
         """Which of these (user, item) pairs the model was trained on."""
@@ -193,9 +251,13 @@ class Model:
         U, V = np.vstack([self.U, with_ones(user[None])]), np.vstack([self.V, np.append(item, 1).astype(self.V.dtype)])
         return replace(self, U=U, V=V, posterior=wider)
 
-    def _scores(self, rows: Array, columns: Array) -> Array:
+    def _scores(self, rows: Array, columns: Array, times: ArrayLike | None = None) -> Array:
         """Predictions on the rating scale, not clipped."""
-        return self._to_ratings(np.einsum("kr,kr->k", self.U[rows], self.V[columns]))
+        scores = np.einsum("kr,kr->k", self.U[rows], self.V[columns])
+        known = None if times is None else self.bayesian("a time").days
+        if known is not None:
+            scores = scores + known.at(rows, np.broadcast_to(np.asarray(times), rows.shape))
+        return self._to_ratings(scores)
 
     def _parts(self, rows: Array, columns: Array) -> tuple[Posterior, Array]:
         """The posterior, and the variances of predictions: due to the user, the item, and both."""

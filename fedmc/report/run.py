@@ -16,6 +16,7 @@ from fedmc.evaluation.study import Figure, Panel
 from fedmc.privacy import modes
 from fedmc.report import audit, html
 from fedmc.report.figures import draw, inline_svg, panels, plot, save
+from fedmc.training import ablation
 
 COLUMNS = {
     "number": "round", "test_rmse": "test RMSE", "validation_rmse": "validation RMSE", "train_rmse": "train RMSE",
@@ -75,6 +76,7 @@ def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Pat
         html.section("Curves", html.drawing(curves, caption)),
         *_comparison(history, others),
         *([] if intervals is None else [_intervals(intervals, folder)]),
+        *_worth(folder),
         html.section("Rounds", _table(history)),
         html.section("The theory's certificate", html.paragraph(certificate(history.last))),
         *audit.of_folder(folder),
@@ -148,6 +150,15 @@ def _intervals(found: Calibration, folder: Path) -> str:
     counted = f"Computed from {found.ratings:,} test ratings. Widths are on the scale of the ratings."
     parts = html.table(headings, rows, sorts=False), html.paragraph(counted), html.drawing([svg], NOMINAL)
     return html.section("Intervals", *parts)
+
+
+def _worth(folder: Path) -> list[str]:
+    """What each part of the model is worth, if the run found out."""
+    found = ablation.load(folder)
+    if not found:
+        return []
+    table = html.table(ablation.COLUMNS, ablation.rows(found), sorts=False)
+    return [html.section("What each part is worth", table, html.paragraph(ablation.EXPLAINED))]
 
 
 def _table(history: History) -> str:

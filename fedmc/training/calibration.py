@@ -41,7 +41,8 @@ def calibrated(
     known = broadcast.settings.make_algorithm().posterior(shards, states, broadcast)
     if known is None:
         return None
-    tables = [shard.by_user for shard in shards]
+    algorithm, pairs = broadcast.settings.make_algorithm(), zip(shards, states, strict=True)
+    tables = [algorithm.adjusted(shard, state, broadcast).by_user for shard, state in pairs]
     matrix = tables[0] if len(tables) == 1 else narrow(sparse.vstack(tables, format="csr"))
     problem = Problem(matrix, broadcast.settings.make_loss(), broadcast.scaling)
     many = left_out(problem, broadcast.V, U, known)

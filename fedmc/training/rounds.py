@@ -17,6 +17,7 @@ from fedmc.algorithms.state import ServerState
 from fedmc.errors import Diverged, InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
+from fedmc.training import side
 from fedmc.training.aggregation import aggregation_of, check_run
 from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose
 from fedmc.training.engine import Engine
@@ -157,7 +158,7 @@ def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tupl
     """The first V, and what the algorithm needs before the first round, all from sums over clients."""
     engine, algorithm = traffic.engine, settings.make_algorithm()
     V, scaling = start_items(engine.items, settings), algorithm.scaling(settings)
-    features = engine.item_features
+    features = engine.item_features if side.used_by(settings) else None
     shared = NOTHING if features is None else Shared({ITEM_FEATURES: features})
     broadcast = Broadcast("moments", 0, engine.clients, settings, V, scaling or Scaling(), shared)
     return algorithm.start(traffic.ask, broadcast, first)

@@ -8,13 +8,18 @@ from fedmc.algorithms.settings import Settings
 from fedmc.errors import require
 
 
+def used_by(settings: Settings) -> bool:
+    """Whether the algorithm of these settings uses side information; others ignore what clients and catalogue hold."""
+    return settings.make_algorithm().name == "bayes"
+
+
 def check(settings: Settings, given: Sequence[str]) -> None:
     """Refuse side information, named in words, for another model than the Bayesian one."""
     if not given:
         return
     algorithm = settings.make_algorithm().name
     require(
-        algorithm == "bayes",
+        used_by(settings),
         f"{' and '.join(given)} need preset bayes, got the algorithm {algorithm!r}: leave them out, or leave out the "
         "settings that choose this algorithm",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,6 +151,8 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     if posterior is not None:
         assert posterior.user_covariances is not None
         posterior = posterior.of_users(posterior.user_covariances[order], posterior.calibration)
+        if posterior.days is not None:
+            posterior = replace(posterior, days=posterior.days.in_order(order))
     return Model(federation.items, broadcast.V, users, U[order], seen, *about, posterior)
 
 

@@ -31,4 +31,5 @@ def main(grid: Grid, context: Context) -> None:
     post = FlowerPost(grid, notices, plan.patience)
     transport = FlowerTransport(post, notices, plan.nodes, plan.patience, on_look=folder.on_look)
     server = folder.path.parents[1]
-    conduct(folder, transport, Signer(request_key.load(server), Counter(server / request_key.ISSUED)))
+    signer = Signer(request_key.load(server), Counter(server / request_key.ISSUED))
+    conduct(folder, transport, signer, server / "catalogue.json")

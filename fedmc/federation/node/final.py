@@ -9,7 +9,9 @@ durably, before it reveals anything:
                             those of the revealed round again
     the reply itself        to the survivors, in any run
     the counts of ratings   to the survivors, in any run with the same ratings: they never change
-    who rated what          likewise: the reply is linear in the directions, so nearly the same ones would tell it again
+    who rated or saw what   likewise: the reply is linear in the directions, so nearly the same ones would tell it again
+
+The last two are known by what they are computed from alone: new features of users, say, do not free them.
 
 Measurements hold counts of ratings as well: they are revealed among all members or not at all. A reply is known by what
 it was computed from (the ratings, this request, and the run's earlier ones), not by its numbers: whether a node refuses
@@ -19,7 +21,12 @@ how many runs it takes part in.
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
+
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
+from fedmc.data.partition import Shard
 from fedmc.errors import DataError
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.store import Final, Store
@@ -46,14 +53,15 @@ def check_final(store: Store, request: Request) -> None:
 class OnceAmong:
     """Keeps one reply out of sums over two different sets of survivors: their difference could reveal the reply."""
 
-    def __init__(self, store: Store, request: Request, ratings: str) -> None:
+    def __init__(self, store: Store, request: Request, ratings: str, shard: Shard) -> None:
         self.store, self.run, self.place = store, request.run, _place(request.broadcast)
         self.content = _content(request)
         self.everybody = everybody(request)
         earlier = _earlier(store, request.run, self.place[0])
         self.names = [digest("reply", ratings, earlier, _asked(self.content)).hex()]
         task = request.broadcast.task
-        self.names += [f"{OVER_RUNS[task]} of {ratings}"] if task in OVER_RUNS else []
+        if task in OVER_RUNS:
+            self.names += [f"{OVER_RUNS[task]} of {known}" for known in (ratings, _origin(shard, task))]
 
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
         if self.everybody is not None and survivors != self.everybody:
@@ -69,6 +77,17 @@ class OnceAmong:
     def before_reveal(self, survivors: tuple[int, ...]) -> None:
         number, task = self.place
         self.store.reveal(self.names, Final(self.run, number, task, self.content, survivors))
+
+
+def _origin(shard: Shard, task: str) -> str:
+    """A hash of what the reply to one of the tasks `OVER_RUNS` is computed from."""
+    matrix = shard.incidence if task == "pattern" else shard.by_user
+    values = [] if task == "pattern" else [matrix.data]
+    found = hashlib.sha256(digest(list(matrix.shape)))
+    for part in (matrix.indptr, matrix.indices, *values):  # not by `digest`, which would copy them
+        found.update(digest(part.dtype.str, part.size))
+        found.update(np.ascontiguousarray(part).data)
+    return found.hexdigest()
 
 
 def _earlier(store: Store, run: str, round: int) -> list[str]:

@@ -168,7 +168,7 @@ class Node:
             return self._member.advert  # a repeated request: the same session, the same keys
         reply, new = self._fixed_point_reply(request)
         try:
-            once = OnceAmong(self.store, request, self.terms.ratings)
+            once = OnceAmong(self.store, request, self.terms.ratings, self.shard)
             self._member = SecAggMember(self.terms.identity, request, reply, new, once)
         except FedmcError as error:
             raise RefusedError("not-hidden", str(error)) from None

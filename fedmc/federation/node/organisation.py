@@ -12,6 +12,7 @@ from scipy import sparse
 
 from fedmc.algorithms.state import State
 from fedmc.data.addresses import present
+from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
 from fedmc.errors import DataError, require
@@ -38,6 +39,7 @@ class Opened(NamedTuple):
     keys: Any
     report: str | None
     trust: Trust
+    notes: tuple[str, ...] = ()  # about features and events
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
@@ -49,11 +51,15 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = source_of(config), None
-    if not is_prepared(source):
+    notes: tuple[str, ...] = ()
+    own = not is_prepared(source)
+    if own:
         kept = config.path("shard")
         if reread or not is_prepared(kept):
-            report = _prepare(config, kept, str(source) if present(source) else config.source)
+            report, notes = _prepare(config, kept, str(source) if present(source) else config.source)
         source = kept
+    else:
+        _check_prepared(config, source)
     verify(source)
     prepared = open_prepared(source)
     require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
@@ -63,31 +69,64 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         DataError,
     )
     trust = Trust(config.organisation, server, identity)
-    return Opened(prepared, ratings_hash(source), pair, report, trust)
+    if own:
+        notes += _unread(config, prepared.shards[0])
+    return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
 
 
 def source_of(config: NodeConfig) -> Path:
     """The ratings' source as a path: relative to the folder if it is there, else as it is written."""
-    source = Path(config.source)
-    inside = config.folder / source
-    return inside if inside.exists() else source
+    return _located(config, config.source)
+
+
+def _located(config: NodeConfig, path: str) -> Path:
+    inside = config.folder / path
+    return inside if present(inside) else Path(path)
 
 
 def ratings_hash(prepared: Path) -> str:
-    """The hash by which a node recognises its ratings: of the manifest, which holds a hash of every shard."""
+    """The hash by which a node recognises its ratings, events and features.
+
+    It is that of the manifest, which holds hashes of every shard, with its side information, and of the catalogue.
+    """
     return hashlib.sha256((prepared / "manifest.json").read_bytes()).hexdigest()
 
 
-def _prepare(config: NodeConfig, path: Path, source: str) -> str | None:
+def _prepare(config: NodeConfig, path: Path, source: str) -> tuple[str | None, tuple[str, ...]]:
+    """Read the ratings, features and events; returns what is to be told about them."""
     columns = tuple(config.columns.split(",")) if config.columns else None
+    files = {name: _located(config, file) for name, file in _side_files(config).items() if file is not None}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
-        config.test, seed=config.seed,
-    )  # fmt: skip
+        config.test, seed=config.seed, categorical=tuple(config.categorical),
+    )._replace(**files)  # fmt: skip
     parts = read_parts(plan)
     write_prepared(path, parts, overwrite=True)
     os.chmod(path, 0o700)
-    return parts.report
+    return parts.report, parts.side.notes
+
+
+def _side_files(config: NodeConfig) -> dict[str, str | None]:
+    return {"user_features": config.user_features, "also_seen": config.also_seen}
+
+
+def _check_prepared(config: NodeConfig, source: Path) -> None:
+    """Refuse features and events beside shards that were prepared elsewhere."""
+    given = next((name for name, file in _side_files(config).items() if file is not None), None)
+    require(
+        given is None,
+        f"{config.path('config.toml')}: {source} is prepared and holds its features and events: give {given} to "
+        "`fedmc prepare`, and leave it out here",
+        DataError,
+    )
+
+
+def _unread(config: NodeConfig, shard: Shard) -> tuple[str, ...]:
+    """Notes about files that were entered or removed since the ratings were read into the folder's shard."""
+    held = {"user_features": shard.features, "also_seen": shard.also_seen}
+    changed = [name for name, file in _side_files(config).items() if (file is None) != (held[name] is None)]
+    cure = "the entry takes effect with --reread, in a new run"
+    return tuple(f"{name} was changed in config.toml after the ratings were read: {cure}" for name in changed)
 
 
 def ledger_of(config: NodeConfig) -> Ledger:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedmc.algorithms.settings import Settings
+from fedmc.data import catalogue as catalogues
 from fedmc.data.files import write_whole
-from fedmc.errors import DataError, Diverged, FedmcError
+from fedmc.errors import DataError, Diverged, FedmcError, require
 from fedmc.federation.logs import OneLine
 from fedmc.federation.protocol import OLDEST, Served
 from fedmc.federation.server import checkpoint
@@ -35,6 +36,7 @@ from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
 from fedmc.training.rounds import Checkpoint, Round, rounds
+from fedmc.types import Array
 
 log = logging.getLogger("fedmc.server")
 
@@ -62,6 +64,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names: list[str] = []
+
+    @property
+    def saved(self) -> Path:
+        """The checkpoint."""
+        return self.path / "server.npz"
 
     def write_plan(self, plan: RunPlan) -> None:
         self.path.mkdir(parents=True, mode=0o700)
@@ -156,8 +163,11 @@ class RunFolder:
             os.close(file)
 
 
-def conduct(folder: RunFolder, transport: Transport, signer: Signer) -> None:
-    """Conduct the whole run, or the rest of it if there is a checkpoint; then send the final V to every node."""
+def conduct(folder: RunFolder, transport: Transport, signer: Signer, catalogue: Path | None = None) -> None:
+    """Conduct the whole run, or the rest of it if there is a checkpoint; then send the final V to every node.
+
+    `catalogue` is the server's: a run begins with the features that it holds of the items.
+    """
     plan = folder.plan()
     with folder.lock():
         if folder.status()["state"] == "diverged":
@@ -165,7 +175,7 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer) -> None:
         folder.say(state="running", round=0, rounds=plan.rounds, why="", online=[], waiting=[], absent=[])
         folder.say(awaiting_approval=[], id=plan.run)
         try:
-            last = _train(folder, plan, transport, signer)
+            last = _train(folder, plan, transport, signer, catalogue)
             folder.say(state="finished", round=plan.rounds, has_model=last, waiting=[])
         except StoppedError as error:
             folder.say(state="stopped", why=str(error), waiting=[])
@@ -177,7 +187,9 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer) -> None:
             raise
 
 
-def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer) -> list[str]:
+def _train(
+    folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, catalogue: Path | None
+) -> list[str]:
     """The organisations that have the model in the end."""
     everyone = range(len(plan.organisations))
     members = Members(
@@ -192,15 +204,24 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signe
             log.warning("waiting for %s: `fedmc node approve %s FOLDER` there", names, plan.run)
 
     approved = ApprovalTransport(transport, plan.patience, on_waiting)
-    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path))
+    features = None if catalogue is None or folder.saved.exists() else _item_features(plan, catalogue)
+    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path), features)
     try:
         return _rounds(folder, plan, engine)
     finally:
         folder.say_absent(engine.absent, plan.organisations)
 
 
+def _item_features(plan: RunPlan, path: Path) -> Array | None:
+    """The features of the server's catalogue, which must still be the one that the run was planned with."""
+    found = catalogues.load(path)
+    cure = "restore it and `fedmc federation resume`, or start a new run"
+    require(found.hash == plan.catalogue, f"{path} is no longer the catalogue of run {plan.run}: {cure}", DataError)
+    return found.item_features
+
+
 def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[str]:
-    path, everyone = folder.path / "server.npz", range(len(plan.organisations))
+    path, everyone = folder.saved, range(len(plan.organisations))
     last: Checkpoint | None = None
     if path.exists():
         found = checkpoint.load(path)

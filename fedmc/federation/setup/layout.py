@@ -69,6 +69,9 @@ class NodeConfig:
     unknown_items: UnknownItems = "refuse"
     test: str | None = None
     seed: int = 0
+    user_features: str | None = None  # files, relative to the folder like the source
+    also_seen: str | None = None
+    categorical: tuple[str, ...] = ()  # columns of the features whose numbers are categories
     accept: tuple[str, ...] = ("secagg",)  # privacy modes that the organisation agreed to
     min_cohort: int = 10  # the smallest cohort that it accepts
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
@@ -200,6 +203,7 @@ def load_node(folder: Path) -> NodeConfig:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
     _check_budget(config)
+    _check_side(config)
     for name in ("keep_models", "keep_megabytes"):
         whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
     require(
@@ -225,6 +229,24 @@ def _check_budget(config: NodeConfig) -> None:
             bounds.check_epsilon(config.epsilon)
     except InputError as error:
         raise DataError(f"{config.path('config.toml')}: {error}") from None
+
+
+def _check_side(config: NodeConfig) -> None:
+    """Refuse features and events that are not named as files."""
+    where = config.path("config.toml")
+    for name in ("user_features", "also_seen"):
+        path = getattr(config, name)
+        named = path is None or (isinstance(path, str) and path.strip() != "" and "://" not in path)
+        example = f'such as {name} = "{name}.csv"'  # what was given could be an address with a password
+        require(named, f"{where}: {name} must be the path of a file, {example}", DataError)
+    columns = config.categorical
+    require(
+        isinstance(columns, list | tuple) and all(isinstance(one, str) for one in columns),
+        f'{where}: categorical must be a list of columns, such as categorical = ["occupation"], got {columns!r}',
+        DataError,
+    )
+    has_table = not columns or config.user_features is not None
+    require(has_table, f"{where}: categorical names columns of user_features, which is not given", DataError)
 
 
 def _read(folder: Path, kind: str) -> dict[str, Any]:
@@ -256,32 +278,12 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
 
 
 def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
-    keys.write_private(folder / "config.toml", NODE.format(server=server, policy=policy.template(), **said).encode())
+    text = Template(_handover("config.toml")).substitute(said, server=server, policy=policy.template())
+    keys.write_private(folder / "config.toml", text.encode())
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
     _fill("Containerfile", folder / "Containerfile", said)
     (folder / LOCKED).write_text(_handover(LOCKED), encoding="utf-8")
-
-
-NODE = """organisation = "{organisation}"
-server = "{server}"
-accept = [{accept}]  # runs to take part in: secagg (the server sees sums), dp (noised), dp+secagg, plain (as they are)
-min_cohort = {min_cohort}  # with secagg: the fewest to be hidden among
-# epsilon = 1.0  # with dp or dp+secagg: what may be spent on each of your users, over all runs; nothing if not set
-# delta = 1e-6
-# keep_models = 20  # models of the last runs that are kept in models/, and their size together
-# keep_megabytes = 2000
-
-{policy}
-[ratings]
-# A file, a folder made by `fedmc prepare`, or a database as postgresql://user:password@host/name with a query.
-source = ""
-# columns = "user,item,rating"
-# query = "SELECT user_id, item_id, rating FROM ratings"
-duplicates = "refuse"      # a (user, item) pair that comes twice: refuse, last or mean
-unknown_items = "refuse"   # outside of the catalogue: refuse or drop
-# test = "random:0.1"      # held out here, so that the run can report a test RMSE
-"""
 
 
 def _fill(template: str, path: Path, said: dict[str, str]) -> None:

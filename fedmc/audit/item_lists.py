@@ -1,0 +1,118 @@
+"""The attack on replies about who rated what (`algorithms.incidence`): whole lists of items, each of one person.
+
+The line of an item with one rater is sum of P_k / n over the n items k of that person: some 250 linear measurements of
+a sparse list, for directions P that the server chose itself. Lines of all items of which this person is the only rater
+are equal. A list is found by non-negative least squares, which takes up popular items first, and kept only if it gives
+the line exactly: so lists that are named are right, up to chance. Then the person is subtracted, which leaves other
+items with one rater.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmc.algorithms.incidence import NAME, PATTERN
+from fedmc.algorithms.leakage import Observation
+from fedmc.types import Array
+
+ROWS = "rows"  # of an observation: the items whose lines are kept
+PATIENCE = 20  # lists in a row that are not found, before the attack gives up
+ATTEMPTS = 400
+STEPS = 500  # of least squares
+CLEAR = 1e5  # directions count if they stand out of the rounding that much
+RIDGE = 1e-12
+
+
+def lists(seen: Sequence[Observation], rounding: float) -> list[Array]:
+    """Lists of items, each the whole list of one person; `seen` are the replies to the steps, in order."""
+    if len(seen) < 2:
+        return []
+    items = seen[0].parts[ROWS]
+    counts = np.array(seen[0].parts[PATTERN][:, 0])
+    P = np.concatenate([one.broadcast.shared.arrays[NAME][items] for one in seen[1:]], axis=1)
+    L = np.concatenate([one.parts[PATTERN] for one in seen[1:]], axis=1)
+    _, sizes, turn = np.linalg.svd(P, full_matrices=False)
+    clear = sizes > CLEAR * rounding
+    white = turn[clear].T / sizes[clear]
+    found = _peeled(counts, P @ white, L @ white, rounding / float(sizes[clear].min(initial=np.inf)))
+    return [items[one] for one in found]
+
+
+def _peeled(counts: Array, P: Array, L: Array, rounding: float) -> list[Array]:
+    """The lists of those with an item of their own, and then of those who have one without them, and so on."""
+    found: list[Array] = []
+    left = ATTEMPTS
+    while left > 0:
+        new, failures = [], 0
+        for own in _alone(counts, L, rounding):
+            if failures == PATIENCE or left == 0:
+                break
+            left -= 1
+            one = _whole(own, counts, P, L[own].mean(axis=0), rounding)
+            failures = 0 if one is not None else failures + 1
+            new += [] if one is None else [one]
+        if not new:
+            break
+        for one in new:
+            L[one] -= P[one].sum(axis=0) / len(one)
+            counts[one] -= 1
+        found += new
+    return found
+
+
+def _alone(counts: Array, L: Array, rounding: float) -> list[Array]:
+    """The items of each person who is the only rater of some; those with short lists, and so large lines, first."""
+    alone = np.flatnonzero(np.abs(counts - 1) < 0.1)
+    if not len(alone) or not L.shape[1]:
+        return []
+    order = alone[np.argsort(L[alone, 0], kind="stable")]
+    parts: list[list[int]] = []
+    for j in order.tolist():
+        near = (part for part in reversed(parts[-20:]) if np.abs(L[part[0]] - L[j]).max() < 20 * rounding)
+        part = next(near, None)
+        parts.append([j]) if part is None else part.append(j)
+    parts.sort(key=lambda part: -float(np.linalg.norm(L[part[0]])))
+    return [np.array(part) for part in parts]
+
+
+def _whole(own: Array, counts: Array, P: Array, line: Array, rounding: float) -> Array | None:
+    """The list of the only rater of the items `own`, or None."""
+    shared = np.flatnonzero(counts > 1.5)
+    scale = float(np.linalg.norm(P[shared], axis=1).mean()) if len(shared) else 1.0
+    columns = np.concatenate([P[own].sum(axis=0)[None], P[shared]]).T
+    A = np.append(columns, scale * np.append(len(own), np.ones(len(shared)))[None], axis=0)
+    weights = np.append(counts[shared].max(initial=1.0), counts[shared])
+    chosen, share = _least_squares(A, np.append(line, scale), weights, 10 * rounding)
+    at = np.flatnonzero(chosen == 0)
+    if not len(at):
+        return None
+    taken = chosen[(share > share[at[0]] / 2) & (chosen > 0)] - 1
+    whole = np.concatenate([own, shared[taken]])
+    return whole if np.abs(P[whole].sum(axis=0) / len(whole) - line).max() < 20 * rounding else None
+
+
+def _least_squares(A: Array, b: Array, weights: Array, enough: float) -> tuple[Array, Array]:
+    """Columns and positive coefficients of A x = b, by Lawson and Hanson: the weights say what is taken up first."""
+    chosen: list[int] = []
+    x, left = np.zeros(0), b
+    for _ in range(STEPS):
+        gain = (left @ A) * weights
+        gain[chosen] = -1.0
+        best = int(gain.argmax())
+        if np.linalg.norm(left) <= enough or gain[best] <= 0 or len(chosen) >= len(A) - 1:
+            break
+        chosen, x = [*chosen, best], np.append(x, 0.0)
+        while chosen:
+            some = A[:, chosen]
+            z = np.linalg.solve(some.T @ some + RIDGE * np.eye(len(chosen)), some.T @ b)
+            out = z <= 0
+            if not out.any():
+                x = z
+                break
+            x = x + float(np.min(x[out] / (x[out] - z[out] + 1e-300))) * (z - x)
+            kept = x > RIDGE
+            chosen, x = [k for k, there in zip(chosen, kept, strict=True) if there], x[kept]
+        left = b - A[:, chosen] @ x
+    return np.array(chosen, dtype=np.int64), x

@@ -1,0 +1,112 @@
+"""`fedmc explain`: what moved a prediction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from fedmc.cli import options
+from fedmc.cli.display import print_table
+from fedmc.cli.groups import Side
+from fedmc.cli.model import AsJson, ModelPath, check_posterior
+from fedmc.cli.parsing import parse_names
+from fedmc.cli.runs import model_path
+from fedmc.data.datasets import load_source
+from fedmc.data.feature_rows import Features
+from fedmc.data.prepared import is_prepared, open_prepared
+from fedmc.data.side import Sources, read
+from fedmc.errors import require
+from fedmc.model import Model, load
+from fedmc.model.explain import Effect
+from fedmc.model.given import explain_at_home, explain_with
+
+User = Annotated[str, typer.Argument(help="A user id.")]
+Item = Annotated[str, typer.Argument(help="An item id.")]
+Number = Annotated[int, typer.Option("-n", "--number", help="Number of effects to show; --json prints all.")]
+TEXTS = {
+    "mean": "the mean of all ratings",
+    "item": "{}, for anyone",
+    "item feature": "feature of the item: {}",
+    "user feature": "feature of the user: {}",
+    "seen": "rated or saw {}",
+    "rating": "the rating of {}",
+    "ratings": "all ratings of the user (--ratings tells them apart)",
+    "rest": "the rest, which model and given tables do not tell",
+}
+Titles = Mapping[str, str]
+
+
+def explain(
+    model: ModelPath,
+    user: User,
+    item: Item,
+    ratings: Annotated[
+        str | None,
+        typer.Option(
+            help="The ratings that the model was trained on, which it does not hold, with or without those held out: "
+            "whatever `train` takes. With them, the effect of each rating is told.",
+            metavar="SOURCE",
+        ),
+    ] = None,
+    number: Number = 10,
+    columns: options.Columns = None,
+    duplicates: options.Duplicates = "refuse",
+    as_json: AsJson = False,
+    *,
+    side: Side,
+) -> None:
+    """Show what moved a prediction: ratings, items that the user rated or saw, and features. Bayesian models only.
+
+    The effects are in units of the ratings and add up to the prediction. Give the tables that the model was trained on.
+    """
+    fitted = load(model_path(model))
+    check_posterior(fitted, "explain")
+    sources = Sources(side.user_features, side.items, side.also_seen, side.names)
+    if ratings is not None and is_prepared(Path(ratings)):
+        require(not sources.given, "prepared shards hold their features and events: leave out the other tables")
+        prepared = open_prepared(ratings)
+        titles = titles_of(prepared.catalogue.features)
+        found = explain_at_home(fitted, user, item, prepared)
+    else:
+        rated = None if ratings is None else load_source(ratings, parse_names(columns), duplicates=duplicates)
+        tables = read(sources, times=False)
+        titles = titles_of(tables.items)
+        found = explain_with(fitted, user, item, rated, tables)
+    show(fitted, (user, item), found, titles, None if as_json else number)
+
+
+def titles_of(table: Features | None) -> Titles:
+    """The title of each item, by its id as text."""
+    if table is None or table.titles is None:
+        return {}
+    return {str(item): title for item, title in zip(table.ids.tolist(), table.titles, strict=True) if title}
+
+
+def show(fitted: Model, pair: tuple[str, str], found: Sequence[Effect], titles: Titles, number: int | None) -> None:
+    """Print the effects: so many as a table, or all as JSON."""
+    total = sum(one.effect for one in found)
+    prediction = float(total if fitted.rating_range is None else np.clip(total, *fitted.rating_range))
+    if number is None:
+        record = {"user": pair[0], "item": pair[1], "prediction": prediction, "sum": total}
+        typer.echo(json.dumps(record | {"effects": [one._asdict() for one in found]}))
+        return
+    require(number >= 1, f"--number must be at least 1, got {number}")
+    rows = [(f"{one.effect:+.4f}", _text(one, titles)) for one in found[:number]]
+    rest = found[number:]
+    if rest:
+        rows.append((f"{sum(one.effect for one in rest):+.4f}", f"{len(rest):,} smaller effects"))
+    clipped = "" if prediction == total else f", clipped to {prediction:.4f}"
+    title = f"prediction of user {pair[0]} for item {pair[1]}"
+    print_table(title, ("effect", "of"), [*rows, (f"{total:.4f}", f"prediction{clipped}")], bold=len(rows))
+
+
+def _text(one: Effect, titles: Titles) -> str:
+    named = str(one.name)
+    if one.kind in ("item", "seen", "rating"):
+        named = f"item {named}" + (f" ({titles[named]})" if named in titles else "")
+    return TEXTS[one.kind].format(named)

@@ -1,0 +1,26 @@
+"""`fedmc node explain`: what moved a prediction, told from the organisation's own ratings."""
+
+from __future__ import annotations
+
+from fedmc.cli.explain import Item, Number, User, show, titles_of
+from fedmc.cli.model import AsJson, check_posterior
+from fedmc.cli.predict import Folder, model_of_node
+from fedmc.data.prepared import is_prepared, open_prepared
+from fedmc.errors import require
+from fedmc.federation.node.organisation import source_of
+from fedmc.federation.setup.layout import load_node
+from fedmc.model import load
+from fedmc.model.given import explain_at_home
+
+
+def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json: AsJson = False) -> None:
+    """Show what moved a prediction of one of the organisation's own users. Nothing is sent."""
+    fitted = load(model_of_node(folder))
+    check_posterior(fitted, "explain")
+    config = load_node(folder)
+    source = source_of(config)
+    shard = source if is_prepared(source) else config.path("shard")
+    require(is_prepared(shard), f"there are no prepared ratings in {folder}: `fedmc node check` makes them")
+    prepared = open_prepared(shard)
+    found = explain_at_home(fitted, user, item, prepared)
+    show(fitted, (user, item), found, titles_of(prepared.catalogue.features), None if as_json else number)
