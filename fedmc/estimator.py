@@ -66,9 +66,8 @@ class FedMC:
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
-    algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own.
-    method : "fedmc", or the name of a method to compare with, such as "fedavg"; an older form of `algorithm`.
-    update : the variant of FedMC: "linearised", "exact" or "curvature"; an older form of `algorithm`.
+    algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own. Older forms are
+        `method` ("fedmc", or a method to compare with) and `update` ("linearised", "exact" or "curvature").
     loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
     penalty_users : penalty or constraint on the user factors: a spec such as "l2:10", or an object with `value` and
         `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
@@ -77,7 +76,7 @@ class FedMC:
     inner_steps : steps on each factor matrix in a client's update (the paper's N).
     sampler : how clients are sampled: "uniform", "coins", "groups", "passes", or an object of your own.
     normalise : "none", "mean" or "standard": how ratings are centred and scaled.
-    biases : whether users and items have a bias.
+    biases : whether users and items have a bias. `implicit`: whether prior means depend on who rated what ("bayes").
     privacy : privacy mode: "plain", "secagg", "dp" or "dp+secagg", or a value such as `modes.SecAgg(min_cohort=5)`.
         docs/explanation/privacy.md explains what each may claim.
     min_cohort : with secure aggregation, the smallest cohort that a sum is taken over.
@@ -121,6 +120,7 @@ class FedMC:
     sampler: SamplerName | Sampler | None = None
     normalise: Normalise | None = None
     biases: bool | None = None
+    implicit: bool | None = None
     privacy: ModeName | Privacy = "plain"
     min_cohort: int | None = None
     epsilon: float | None = None

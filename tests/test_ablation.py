@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.command import fedmc
 from tests.conftest import planted
 
 SETTINGS = Settings.preset("bayes", rank=2, active=3)
-RATED, EVENTS, USERS, ITEMS = PARTS
+RATED, EVENTS, USERS, ITEMS, DAYS = PARTS
 
 
 def world(seed=0, users=90, items=30):
@@ -45,7 +46,8 @@ def shards_of(ratings, features=None, seen=None, clients=3):
 def test_each_variant_lacks_one_part_and_the_last_lacks_all():
     ratings, x, y = world()
     seen = narrow(sparse.csr_array(np.eye(*ratings.matrix.shape, dtype=np.int8)))
-    found = ablation.variants(Inputs(shards_of(ratings, x, seen), SETTINGS, y))
+    timed = replace(ratings, times=np.arange(len(ratings)) * 10_000)
+    found = ablation.variants(Inputs(shards_of(timed, x, seen), SETTINGS, y))
     assert list(found) == [NOTHING, *PARTS, ALL]
 
     def has(given):
@@ -54,6 +56,7 @@ def test_each_variant_lacks_one_part_and_the_last_lacks_all():
             EVENTS: given.settings.implicit and given.shards[0].also_seen is not None,
             USERS: given.shards[0].features is not None,
             ITEMS: given.item_features is not None,
+            DAYS: given.shards[0].days is not None,
         }
 
     assert all(has(found[NOTHING]).values())

@@ -38,6 +38,12 @@ TEXTS = {
     "ratings": "all ratings of the user (--ratings tells them apart)",
     "rest": "the rest, which model and given tables do not tell",
 }
+OTHERS = {
+    "item feature": "{:,} other features of the item",
+    "user feature": "{:,} other features of the user",
+    "seen": "{:,} other items that the user rated or saw",
+    "rating": "{:,} other ratings",
+}  # of the kinds that occur more than once
 Titles = Mapping[str, str]
 
 
@@ -97,12 +103,19 @@ def show(fitted: Model, pair: tuple[str, str], found: Sequence[Effect], titles: 
         return
     require(number >= 1, f"--number must be at least 1, got {number}")
     rows = [(f"{one.effect:+.4f}", _text(one, titles)) for one in found[:number]]
-    rest = found[number:]
-    if rest:
-        rows.append((f"{sum(one.effect for one in rest):+.4f}", f"{len(rest):,} smaller effects"))
+    rows += _others(found[number:], titles)
     clipped = "" if prediction == total else f", clipped to {prediction:.4f}"
     title = f"prediction of user {pair[0]} for item {pair[1]}"
     print_table(title, ("effect", "of"), [*rows, (f"{total:.4f}", f"prediction{clipped}")], bold=len(rows))
+
+
+def _others(found: Sequence[Effect], titles: Titles) -> list[tuple[str, str]]:
+    """The smaller effects, added up by kind."""
+    kinds: dict[str, list[Effect]] = {}
+    for one in found:
+        kinds.setdefault(one.kind, []).append(one)
+    said = {k: _text(some[0], titles) if len(some) == 1 else OTHERS[k].format(len(some)) for k, some in kinds.items()}
+    return [(f"{sum(one.effect for one in some):+.4f}", said[kind]) for kind, some in kinds.items()]
 
 
 def _text(one: Effect, titles: Titles) -> str:

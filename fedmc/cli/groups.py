@@ -32,6 +32,7 @@ class Solver(Group):
     loss: options.Loss = None
     sampler: options.Sampler = None
     normalise: options.Normalise = None
+    implicit: options.Implicit = None
     dtype: options.Dtype = "float64"
     seed: options.Seed = 0
 
@@ -90,8 +91,8 @@ class Side(Group):
 
     def added_to(self, plan: Plan) -> Plan:
         """The plan with these files."""
-        files = {"user_features": self.user_features, "items": self.items, "also_seen": self.also_seen}
-        return plan._replace(**files, categorical=self.names, times=self.times)
+        plan = plan._replace(user_features=self.user_features, items=self.items, also_seen=self.also_seen)
+        return plan._replace(categorical=self.names, times=self.times)
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:

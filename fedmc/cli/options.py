@@ -56,6 +56,14 @@ AlsoSeen = Annotated[
         metavar="FILE",
     ),
 ]
+Implicit = Annotated[
+    bool | None,
+    Option(
+        "--implicit/--no-implicit",
+        help="Whether prior means depend on who rated what (preset bayes).",
+        show_default="the preset's",
+    ),
+]
 Times = Annotated[
     bool,
     Option(

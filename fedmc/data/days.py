@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from fedmc.data.matrices import only
 from fedmc.types import Array
 
 SECONDS = 86_400
@@ -33,6 +34,12 @@ def days_of(train: sparse.csr_array, test: sparse.csr_array | None, validation: 
     groups, of_ratings = np.unique(np.array([rows, numbers]), axis=1, return_inverse=True)
     held_out = [None if part is None else find(groups[0], groups[1], *_days(part)) for part in (test, validation)]
     return Days(groups[0], groups[1], of_ratings.ravel(), *held_out)
+
+
+def held_out_days(days: Days, ratings: sparse.csr_array, aside: Array) -> Days:
+    """The days without the ratings that are held `aside` for validation (a mask over the stored entries)."""
+    times = sparse.csr_array((days.numbers[days.of_ratings] * SECONDS, ratings.indices, ratings.indptr), ratings.shape)
+    return days_of(only(times, ~aside), None, only(times, aside))
 
 
 def find(users: Array, numbers: Array, rows: Array, days: Array) -> Array:

@@ -46,7 +46,10 @@ def read_source(
 
 
 def as_ratings(X: object, *, duplicates: Duplicates = "refuse") -> Ratings:
-    """Ratings from a DataFrame, a scipy sparse matrix, three arrays, or a 2-D array with NaN where unknown."""
+    """Ratings from a DataFrame, a scipy sparse matrix, arrays, or a 2-D array with NaN where unknown.
+
+    Arrays are users, items, ratings and, optionally, times in seconds since 1970.
+    """
     if isinstance(X, Ratings):
         require(len(X) > 0, "there are no ratings: the table is empty", DataError)
         return X
@@ -55,7 +58,7 @@ def as_ratings(X: object, *, duplicates: Duplicates = "refuse") -> Ratings:
     if sparse.issparse(X):
         entries = sparse.coo_array(X)
         return _numbered(entries.row, entries.col, entries.data, entries.shape, duplicates)
-    if isinstance(X, tuple | list) and len(X) == 3:
+    if isinstance(X, tuple | list) and len(X) in (3, 4):
         return Ratings.from_arrays(*X, duplicates=duplicates)
     if isinstance(X, np.ndarray) and X.ndim == 2:
         rows, columns = np.nonzero(~np.isnan(X))

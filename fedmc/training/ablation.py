@@ -88,11 +88,18 @@ def _without_item_features(given: Inputs) -> Inputs | None:
     return None if given.item_features is None else given._replace(item_features=None)
 
 
+def _without_days(given: Inputs) -> Inputs | None:
+    if all(shard.days is None for shard in given.shards):
+        return None
+    return given._replace(shards=[replace(shard, days=None) for shard in given.shards])
+
+
 PARTS: Mapping[str, Change] = {
     "who rated what": _without_implicit,
     "events without a rating": _without_events,
     "user features": _without_user_features,
     "item features": _without_item_features,
+    "biases by day": _without_days,
 }
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.settings import AUTO_START, Settings
+from fedmc.data.days import held_out_days
 from fedmc.data.matrices import only, without
 from fedmc.data.partition import Shard
 from fedmc.errors import DataError, Diverged, require
@@ -125,7 +126,9 @@ def hold_out(shard: Shard, share: float, seed: int) -> Shard:
     aside[rng.permutation(matrix.nnz)[: int(share * matrix.nnz)]] = True
     kept, held_out = (only(matrix, chosen) for chosen in (~aside, aside))
     seen = None if shard.also_seen is None else without(shard.also_seen, held_out)
-    return Shard.of(shard.client, shard.users, kept, None, held_out, features=shard.features, also_seen=seen)
+    days = None if shard.days is None else held_out_days(shard.days, matrix, aside)
+    parts = shard.client, shard.users, kept, None, held_out
+    return Shard.of(*parts, features=shard.features, also_seen=seen, days=days)
 
 
 def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:

@@ -187,9 +187,7 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer, catalogue: 
             raise
 
 
-def _train(
-    folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, catalogue: Path | None
-) -> list[str]:
+def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, catalogue: Path | None) -> list[str]:
     """The organisations that have the model in the end."""
     everyone = range(len(plan.organisations))
     members = Members(
