@@ -149,7 +149,7 @@ def learned_ridge(W: np.ndarray, C: np.ndarray, precision: np.ndarray, guess: fl
 
 
 def regressors_of(F: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of users and of items: A s^2 and B s^2, scaled, of the leading singular vectors of who rated or saw what."""
+    """Of users and of items: about A s^2, and B s^2, scaled, of the leading singular vectors of who rated what."""
     number, counts = F.sum(axis=1), F.sum(axis=0)
     seen = counts > 0
     size = min(64, int(seen.sum()) // 4)
@@ -164,7 +164,9 @@ def regressors_of(F: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     image = N.T @ (N @ P)
     squares, turn = np.linalg.eigh(P.T @ image)
     squares, items = squares[::-1], image @ turn[:, ::-1]
-    users = N @ (items / np.sqrt(np.where(squares > 1e-6, squares, np.inf)))
+    lines = items / np.sqrt(np.where(squares > 1e-6, squares, np.inf)) / np.sqrt(np.maximum(counts, 1))[:, None]
+    lines = np.where(seen[:, None], lines - counts @ lines / counts.sum(), 0.0)
+    users = F @ lines / np.sqrt(number + 10)[:, None]
     return np.sqrt((number > 0).sum()) * users, np.sqrt(seen.sum()) * items
 
 

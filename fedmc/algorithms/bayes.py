@@ -128,10 +128,7 @@ class Bayes(Algorithm):
         else:
             pairs = zip(after, before, strict=True)
             change = _item_sums(whole, [client.change(client.lines, *pair) for pair in pairs], broadcast)
-        users = [
-            client.change(lambda state, shard=shard: client.user_sums(shard, state, broadcast), new, old)  # type: ignore[misc]
-            for shard, new, old in zip(shards, after, before, strict=True)
-        ]
+        users = [client.changed_users(*one, broadcast) for one in zip(shards, after, before, strict=True)]
         sums = Sums.of(
             S=SparseRows(whole.rated, change, len(broadcast.V)),
             users=users[0][None]

@@ -152,17 +152,24 @@ def lines(state: BayesState) -> Array:
     return moments.moment_lines(state.Z, state.covariances)
 
 
-def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
-    """A client's part of the sums over users."""
+def user_sums(shard: Shard, state: BayesState, broadcast: Broadcast, joins: bool = True) -> Array:
+    """A client's part of the sums over users; unless it `joins`, without what never changes: their regressors."""
     own = Home(state.home, state.ridge)
     means = state.Z - home.offsets(shard, own)
-    rows = home.counted(gaussians.summed(means, state.covariances, state.log_dets, state.regressors), shard, own)
+    rows = gaussians.summed(means, state.covariances, state.log_dets, state.regressors, squares=joins)
+    rows = home.counted(rows, shard, own)
     number, plain, squares = _rating_sums(adjusted(shard, state, broadcast), broadcast)
     bias = state.Z[:, -1].astype(np.float64)
     error = (squares - 2 * plain * bias + number * (bias**2 + state.covariances[:, -1])).sum()
     more, log_det = days.terms(shard, days_of(shard, state))
     rows = rows._replace(log_det=rows.log_det + log_det)
     return packed_users(rows, float(error) + more, float(number.sum()))
+
+
+def changed_users(shard: Shard, now: BayesState, before: BayesState | None, broadcast: Broadcast) -> Array:
+    """The change of a client's part of the sums over users."""
+    joins = before is None
+    return change(lambda state: user_sums(shard, state, broadcast, joins), now, before)
 
 
 def _rating_sums(shard: Shard, broadcast: Broadcast) -> Array:

@@ -156,15 +156,18 @@ def second_moments(means: Array, covariances: Array) -> Array:
     return np.asarray(means[:, rows] * means[:, columns] + covariances)
 
 
-def summed(means: Array, covariances: Array, log_dets: Array, regressors: Array | None = None) -> Rows:
-    """The sums over rows with these posteriors and regressors x, in float64."""
+def summed(
+    means: Array, covariances: Array, log_dets: Array, regressors: Array | None = None, squares: bool = True
+) -> Rows:
+    """The sums over rows with these posteriors and regressors x, in float64; without `squares`, the gram is 0."""
     rows, columns = triangle(means.shape[1])
     exact = means.astype(np.float64, copy=False)
     ones = np.ones((len(means), 1))
     a = ones if regressors is None else np.concatenate([regressors, ones], axis=1)
     products = np.einsum("ka,kb->ab", exact, exact)[rows, columns]  # avoids BLAS, whose threads compete with kernels
     second = products + covariances.sum(axis=0, dtype=np.float64)
-    return Rows(np.einsum("ka,kb->ab", a, a), np.einsum("ka,kb->ab", a, exact), second, float(log_dets.sum()))
+    gram = np.einsum("ka,kb->ab", a, a) if squares else np.zeros((a.shape[1], a.shape[1]))
+    return Rows(gram, np.einsum("ka,kb->ab", a, exact), second, float(log_dets.sum()))
 
 
 def coefficients(rows: Rows, prior: Prior) -> tuple[Array, Array]:

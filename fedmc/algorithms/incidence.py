@@ -6,9 +6,12 @@ Most directions of these vectors cannot be told from noise. Here they lie in the
 
     D_users^-1/2 F D_items^-1/2  ~  A diag(s) B'            D: diagonal matrices of the numbers of ratings
 
-Item j is given the regressors s^2 B_j, and user i those of A_i s^2, which is the sum over its items of a line for each
-(`directions`), over the root of their number. So what remains to be learned are k x q weights a side: they follow from
-small sums in closed form, with their uncertainty, whoever takes part (`gaussians`).
+Item j is given the regressors s^2 B_j, and user i about A_i s^2: the sum over its items of a line for each of them
+(`directions`), over the root of their number (`posterior.seen_sums`). What remains to be learned are k x q weights a
+side: they follow from small sums in closed form, with their uncertainty, whoever takes part (`gaussians`).
+
+The items' lines are centred: what matters is how a user's items differ from what is rated on average, not how many
+they are. Otherwise the least active users get the most extreme prior means.
 
 B is found at the start by subspace iteration: a client replies to directions P with F' D_users^-1 F P, a line for each
 item, and the server orthonormalises the sum. Users' rows A_i never leave home: users add up their items' lines there.
@@ -24,7 +27,7 @@ from scipy import sparse
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sums
 from fedmc.algorithms.start import Ask
 from fedmc.data.partition import Shard
-from fedmc.errors import require
+from fedmc.errors import DataError, require
 from fedmc.problem.rng import directions_rng
 from fedmc.types import Array
 
@@ -33,6 +36,7 @@ STEPS = 5  # each asks all clients: once for counts, then for the subspace itera
 PATTERN, USERS = "pattern", "users"  # parts of the reply
 SMALLEST = 1e-6  # of the squares of singular values that are told from 0
 NAME = "directions"  # the array of the broadcast
+MAX_SUM = 1e12  # of numbers of ratings
 LARGEST = 1e3  # an entry of the directions that an honest server asks with
 
 
@@ -51,6 +55,7 @@ def most(items: int) -> int:
 def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
     """The leading singular vectors of who rated what; None if there are too few items for any."""
     counts = _asked(ask, broadcast, 1, np.ones((len(broadcast.V), 1)))[PATTERN][:, 0]
+    check_sums(counts, 1)
     size = most(int((counts > 0).sum()))
     if size == 0:
         return None
@@ -59,6 +64,7 @@ def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
     for step in range(2, STEPS + 1):
         total = _asked(ask, broadcast, step, P * weights[:, None])
         image = total[PATTERN] * weights[:, None]
+        check_sums(image, total.number(USERS))
         if step < STEPS:
             P = _orthonormal(image)
     squares, turn = np.linalg.eigh(P.T @ image)  # Rayleigh and Ritz
@@ -66,8 +72,17 @@ def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
     image = image @ turn  # s^2 B
     safe = np.sqrt(np.where(squares > SMALLEST, squares, np.inf))
     users, rated = total.number(USERS), int((counts > 0).sum())
-    require(users > 0, f"{users:g} users cannot be the sum over clients")
-    return Implicit(np.sqrt(users) * weights[:, None] * (image / safe), np.sqrt(rated) * image)
+    lines = np.sqrt(users) * weights[:, None] * (image / safe)
+    lines -= np.einsum("j,jx->x", counts / counts.sum(), lines)
+    lines[counts == 0] = 0
+    lines[:, np.abs(lines).max(axis=0) < SMALLEST] = 0  # that of the largest singular value is constant
+    return Implicit(lines, np.sqrt(rated) * image)
+
+
+def check_sums(sums: Array, users: float) -> None:
+    """Refuse what cannot be sums over clients."""
+    finite = bool((np.abs(sums) <= MAX_SUM).all()) and 0 < users <= MAX_SUM
+    require(finite, "the clients' sums of who rated what are not finite, too large, or of no users", DataError)
 
 
 def _asked(ask: Ask, broadcast: Broadcast, step: int, directions: Array) -> Sums:
@@ -114,6 +129,6 @@ def check_broadcast(broadcast: Broadcast) -> None:
     require(1 <= broadcast.round <= STEPS, f"step {broadcast.round} of {STEPS} does not exist")
     require(broadcast.settings.implicit, "the server asks who rated what in a run with implicit=False")
     asked = arrays[NAME]
-    shaped = asked.ndim == 2 and len(asked) == items and 1 <= asked.shape[1] <= min(DIRECTIONS, max(1, items // 4))
+    shaped = asked.ndim == 2 and len(asked) == items and 1 <= asked.shape[1] <= max(1, most(items))
     require(shaped, f"directions of shape {asked.shape} do not fit {items} items and at most {DIRECTIONS} directions")
     require(bool((np.abs(asked) <= LARGEST).all()), f"the directions have numbers beyond {LARGEST:g}")

@@ -19,8 +19,9 @@ from fedmc.types import Array
 
 ROWS = "rows"  # of an observation: the items whose lines are kept
 PATIENCE = 20  # lists in a row that are not found, before the attack gives up
-ATTEMPTS = 400
-STEPS = 500  # of least squares
+ATTEMPTS = 150
+STEPS = 400  # of least squares
+SPARSE = 0.6  # of a line's numbers: items that a list takes up at most, if there are many more to choose from
 CLEAR = 1e5  # directions count if they stand out of the rounding that much
 RIDGE = 1e-12
 
@@ -97,11 +98,12 @@ def _least_squares(A: Array, b: Array, weights: Array, enough: float) -> tuple[A
     """Columns and positive coefficients of A x = b, by Lawson and Hanson: the weights say what is taken up first."""
     chosen: list[int] = []
     x, left = np.zeros(0), b
+    most = len(A) - 1 if A.shape[1] < 4 * len(A) else int(SPARSE * len(A))
     for _ in range(STEPS):
         gain = (left @ A) * weights
         gain[chosen] = -1.0
         best = int(gain.argmax())
-        if np.linalg.norm(left) <= enough or gain[best] <= 0 or len(chosen) >= len(A) - 1:
+        if np.linalg.norm(left) <= enough or gain[best] <= 0 or len(chosen) >= most:
             break
         chosen, x = [*chosen, best], np.append(x, 0.0)
         while chosen:

@@ -15,7 +15,7 @@ STATUS = {
     "replayed": "the node has acted on a newer message: an old one came again, or the server's clock was set back",
     "malformed": "the node could not read the request: the server runs another version, or the message was damaged",
     WRONG_VERSION: "the node speaks another protocol than the server: install a newer fedmc where it is older",
-    "wrong-catalogue": "the node has another catalogue of items: agree on one and prepare the shard again",
+    "wrong-catalogue": "the node has another catalogue, or another table of items in it: put one file into all folders",
     "wrong-settings": "the settings do not match their hash or those the run began with, or the node cannot run them",
     "missing-plugin": "the run names a plug-in that the node has not installed: install its package there",
     "wrong-round": "the node has committed this round or a later one, or was asked for it too often in other ways",
@@ -30,7 +30,7 @@ STATUS = {
     "wrong-member": "the node is not known by this number, or knows no identities: compare identities.json",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
     "not-hidden": "the session would not hide the node: its own log says why",
-    "changed-ratings": "the node's ratings are not those it began the run with: put them back, or start a new run",
+    "changed-ratings": "ratings, features or events there are not those of the run: put them back, or start a new run",
     DIVERGED: "numbers sent or computed are not finite or too large: raise the penalties or beta",
     "failed": "the node could not compute its reply: its own log says why",
 }
@@ -56,7 +56,7 @@ CURES = {
     "wrong-member": "compare identities.json with the other organisations'",
     "no-session": "nothing: the server starts a new session",
     "not-hidden": "compare min_cohort in config.toml and identities.json with the other organisations'",
-    "changed-ratings": "restore the ratings' source and `fedmc node start --reread`, or ask for a new run",
+    "changed-ratings": "restore ratings, features and events and `fedmc node start --reread`, or ask for a new run",
     DIVERGED: "ask for a new run with larger penalties",
     "failed": "read the node's log",
 }

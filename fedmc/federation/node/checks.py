@@ -144,7 +144,7 @@ def check_run(terms: Terms, request: Request) -> None:
         raise RefusedError("wrong-settings", "the settings are not those that the run began with")
     if ratings != terms.ratings:
         hashes = f"the ratings have the hash {terms.ratings[:12]}, the run began with {ratings[:12]}"
-        cure = "restore the source and `fedmc node start --reread`, or wait for a new run"
+        cure = "restore ratings, features and events and `fedmc node start --reread`, or wait for a new run"
         raise RefusedError("changed-ratings", f"{hashes}: {cure}")
     ended = terms.store.ended(request.run)
     if ended is not None:

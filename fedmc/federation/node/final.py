@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from scipy import sparse
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.data.partition import Shard
@@ -34,7 +35,7 @@ from fedmc.federation.wire import Request
 from fedmc.privacy.secagg.serial import digest
 
 ONCE = ("moments", "scale")  # asked for at the start of a run; what their round says means nothing
-OVER_RUNS = {"moments": "counts", "pattern": "pattern"}  # what never changes, or is linear in what was asked
+COUNTS = ("moments", "pattern")  # their replies hold numbers of ratings, which are the same in any run
 
 
 def check_final(store: Store, request: Request) -> None:
@@ -59,9 +60,9 @@ class OnceAmong:
         self.everybody = everybody(request)
         earlier = _earlier(store, request.run, self.place[0])
         self.names = [digest("reply", ratings, earlier, _asked(self.content)).hex()]
-        task = request.broadcast.task
-        if task in OVER_RUNS:
-            self.names += [f"{OVER_RUNS[task]} of {known}" for known in (ratings, _origin(shard, task))]
+        if request.broadcast.task in COUNTS:
+            tables = {_origin(matrix) for matrix in (shard.by_user, shard.incidence)}
+            self.names += [f"counts of {known}" for known in (ratings, *sorted(tables))]
 
     def before_confirm(self, survivors: tuple[int, ...]) -> None:
         if self.everybody is not None and survivors != self.everybody:
@@ -79,12 +80,10 @@ class OnceAmong:
         self.store.reveal(self.names, Final(self.run, number, task, self.content, survivors))
 
 
-def _origin(shard: Shard, task: str) -> str:
-    """A hash of what the reply to one of the tasks `OVER_RUNS` is computed from."""
-    matrix = shard.incidence if task == "pattern" else shard.by_user
-    values = [] if task == "pattern" else [matrix.data]
+def _origin(matrix: sparse.csr_array) -> str:
+    """A hash of who rated what."""
     found = hashlib.sha256(digest(list(matrix.shape)))
-    for part in (matrix.indptr, matrix.indices, *values):  # not by `digest`, which would copy them
+    for part in (matrix.indptr, matrix.indices):  # not by `digest`, which would copy them
         found.update(digest(part.dtype.str, part.size))
         found.update(np.ascontiguousarray(part).data)
     return found.hexdigest()

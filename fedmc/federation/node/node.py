@@ -223,7 +223,7 @@ class Node:
         return _bytes(request, refused.status)
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
-        if request.broadcast.task in STATEFUL_TASKS:
+        if request.broadcast.task in (*STATEFUL_TASKS, "pattern"):
             self.turns.take(request, self.terms.policy.max_rounds)
         return released(request, self._numbered(request), work, self.store, self.ledger)
 

@@ -95,11 +95,12 @@ def ratings_hash(prepared: Path) -> str:
 def _prepare(config: NodeConfig, path: Path, source: str) -> tuple[str | None, tuple[str, ...]]:
     """Read the ratings, features and events; returns what is to be told about them."""
     columns = tuple(config.columns.split(",")) if config.columns else None
-    files = {name: _located(config, file) for name, file in _side_files(config).items() if file is not None}
+    files = {name: None if file is None else _located(config, file) for name, file in _side_files(config).items()}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
-        config.test, seed=config.seed, categorical=tuple(config.categorical),
-    )._replace(**files)  # fmt: skip
+        config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
+        categorical=tuple(config.categorical), times=config.times,
+    )  # fmt: skip
     parts = read_parts(plan)
     write_prepared(path, parts, overwrite=True)
     os.chmod(path, 0o700)

@@ -72,6 +72,7 @@ class NodeConfig:
     user_features: str | None = None  # files, relative to the folder like the source
     also_seen: str | None = None
     categorical: tuple[str, ...] = ()  # columns of the features whose numbers are categories
+    times: bool = False  # whether to read the times of the ratings, for biases by user and day
     accept: tuple[str, ...] = ("secagg",)  # privacy modes that the organisation agreed to
     min_cohort: int = 10  # the smallest cohort that it accepts
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed

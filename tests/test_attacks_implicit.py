@@ -1,0 +1,165 @@
+"""Attacks on the messages behind prior means from who rated what: whole lists of items, counts of one member."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from fedmc.algorithms.messages import Broadcast, Shared
+from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
+from fedmc.audit import results
+from fedmc.audit.audit import FLOATS, audit, listed
+from fedmc.audit.item_lists import lists
+from fedmc.audit.observer import watch
+from fedmc.data.partition import make_shards
+from fedmc.data.ratings import Ratings
+from fedmc.errors import Diverged, FedmcError
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
+from tests.conftest import planted
+
+USERS, ITEMS, EACH = 60, 300, 12
+
+
+def ratings(own):
+    """Users with 12 items that many have; with `own`, each also has an item that nobody else has."""
+    rng = np.random.default_rng(0)
+    common = ITEMS - USERS
+    columns = [rng.choice(common, EACH, replace=False) for _ in range(USERS)]
+    if own:
+        columns = [np.append(some, common + k) for k, some in enumerate(columns)]
+    rows = np.repeat(np.arange(USERS), [len(some) for some in columns])
+    values = rng.integers(1, 6, len(rows)).astype(float)
+    return Ratings.from_arrays(rows, np.concatenate(columns), values)
+
+
+def shards_of(clients, table):
+    return make_shards(table, np.arange(len(table.users)) % clients, "float64")
+
+
+def finding(found):
+    (one,) = [line for line in found if line.what == "all items of one person"]
+    return one
+
+
+def settings_of(**given):
+    return Settings.preset("bayes", rank=2, active=6, **given)
+
+
+def test_the_list_of_an_only_rater_is_read_off():
+    """In plain mode, of every user of a client; no item that is named is wrong."""
+    shards = shards_of(6, ratings(own=True))
+    engine = watch(shards, settings_of(), range(6), 1)
+    for client, seen in engine.patterns.items():
+        found = listed(lists(seen, FLOATS), shards[client].incidence)
+        assert found == (10, 10, 130, 130, 130)
+    said = finding(audit(shards, settings_of(), number=1))
+    assert said.sees == results.EACH
+    assert said.attack == 1
+    assert "60 of the 60 users" in said.meaning
+
+
+def test_the_same_lists_mean_nothing_at_another_client():
+    shards = shards_of(6, ratings(own=True))
+    engine = watch(shards, settings_of(), range(6), 1)
+    wrong = [listed(lists(seen, FLOATS), shards[client - 1].incidence) for client, seen in engine.patterns.items()]
+    assert sum(one.whole for one in wrong) == 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_sum_tells_the_lists_of_those_with_an_item_of_their_own_only(own):
+    """Without a name. Secure aggregation does not hide who is the only one."""
+    pytest.importorskip("cryptography", reason="needs the extra `flower`")
+    table = ratings(own=True) if own else common_items()
+    found = finding(audit(shards_of(6, table), settings_of(privacy="secagg", min_cohort=3), number=1))
+    assert found.sees == results.sum_of(6)
+    assert found.attack == (1.0 if own else 0.0)
+
+
+def common_items():
+    """Every item has ten raters or more."""
+    rng = np.random.default_rng(0)
+    columns = np.concatenate([rng.choice(100, 40, replace=False) for _ in range(USERS)])
+    assert np.bincount(columns).min() >= 10
+    return Ratings.from_arrays(np.repeat(np.arange(USERS), 40), columns, rng.integers(1, 6, len(columns)).astype(float))
+
+
+def test_without_implicit_terms_nobody_is_asked():
+    shards = shards_of(6, ratings(own=True))
+    assert not watch(shards, settings_of(implicit=False), range(6), 1).pattern_sums
+    assert all(one.what != "all items of one person" for one in audit(shards, settings_of(implicit=False), number=1))
+
+
+# --- a server that leaves a member out
+
+
+def test_counts_and_who_rated_what_are_revealed_among_the_same_members(tmp_path):
+    """`moments` counts ratings, and so does the reply to a direction of ones: their difference would be a member's."""
+    pytest.importorskip("cryptography", reason="needs the extra `flower`")
+    from fedmc.federation.server.secagg_session import SecAggSession
+    from tests.world import ITEMS as HERE
+    from tests.world import KINDS, World, engine_on
+
+    settings, world = KINDS["secagg-bayes"], World(tmp_path)
+    engine = engine_on(world, quorum=3)
+    asked = Broadcast("moments", 0, 4, settings, start_items(HERE, settings))
+    assert SecAggSession(engine.asking, asked, [0, 1, 2, 3]).run().clients == (0, 1, 2, 3)
+    ones = asked._replace(task="pattern", round=1, shared=Shared({"directions": np.ones((HERE, 1))}))
+    with pytest.raises(FedmcError):
+        SecAggSession(engine.asking, ones, [0, 1, 2]).run()
+    assert SecAggSession(engine.asking, ones, [0, 1, 2, 3]).run().clients == (0, 1, 2, 3)
+    other = ones._replace(shared=Shared({"directions": np.full((HERE, 1), 2.0)}))
+    with pytest.raises(FedmcError):  # a step is answered once
+        SecAggSession(engine.asking, other, [0, 1, 2, 3]).run()
+    with pytest.raises(FedmcError):  # and over the same members in any run
+        SecAggSession(engine_on(world, quorum=3, run="another").asking, other, [0, 1, 2]).run()
+    world.close()
+
+
+# --- a client whose reply is hostile
+
+
+class Hostile(LocalEngine):
+    """The simulation, in which one sum about who rated what is replaced."""
+
+    step, part, value = 1, "pattern", 0.0
+
+    def ask(self, broadcast, clients):
+        total = super().ask(broadcast, clients)
+        if broadcast.task == "pattern" and broadcast.round == self.step:
+            total.parts[self.part] = np.full(np.shape(total.parts[self.part]), self.value)
+        return total
+
+
+@pytest.mark.parametrize("value", [0.0, -1e6, 1e12, 1e150, 1e308, -1e308, np.nan])
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize("part", ["pattern", "users"])
+def test_a_hostile_reply_ends_the_run_with_a_reason_or_does_no_more_than_mislead(part, step, value):
+    engine = Hostile(make_shards(planted(), np.arange(40) % 4, "float64"))
+    engine.step, engine.part, engine.value = step, part, value
+    settings = Settings.preset("bayes", rank=2, active=4)
+    try:
+        for round in islice(rounds(engine, settings, measure_every=100), 4):
+            settings.make_algorithm().check_broadcast(round.broadcast._replace(task="round"))
+    except (Diverged, FedmcError) as error:
+        assert str(error)
+
+
+def test_a_run_cannot_ask_who_rated_what_as_often_as_it_likes(tmp_path):
+    """In plain mode too: each other set of directions is a turn of the run, and the policy bounds these."""
+    nodes = world.World(tmp_path, world.KINDS["bayes"])
+    most = 2 * nodes.nodes[0].terms.policy.max_rounds + 10
+    assert most < 10_000
+    take = nodes.nodes[0].turns.take
+    asked = []
+
+    def counted(request, max_rounds):
+        asked.append(request.broadcast.task)
+        take(request, max_rounds)
+
+    nodes.nodes[0].turns.take = counted
+    run_of(nodes)
+    assert asked.count("pattern") == incidence.STEPS
