@@ -81,6 +81,31 @@ def test_the_first_tutorial(tmp_path):
     assert (tmp_path / "comparison" / "report.html").is_file()
 
 
+@pytest.mark.slow
+def test_adding_what_is_known(tmp_path):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shell = "".join(blocks("how-to/add-what-you-know.md", "sh"))
+    done = subprocess.run(
+        ["sh", "-e", "-c", shell],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "item features" in done.stdout
+    assert "Second" in done.stdout
+
+
+def test_adding_what_is_known_in_python():
+    (code,) = blocks("how-to/add-what-you-know.md")
+    made = run(code)
+    effects, model = made["effects"], made["model"]
+    assert {"user feature", "item feature", "seen", "rating"} <= {effect.kind for effect in effects}
+    assert sum(effect.effect for effect in effects) == pytest.approx(model.predict(0, [40])[0])
+
+
 def test_settings_names_every_parameter():
     from fedmc import FedMC
 
