@@ -20,7 +20,7 @@ from fedmc.data.partition import assign_users, owners_from_names
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
-from fedmc.errors import DataError, InputError, require
+from fedmc.errors import DataError, require
 from fedmc.model import Model
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
@@ -66,8 +66,9 @@ class FedMC:
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
-    algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own. Older forms are
-        `method` ("fedmc", or a method to compare with) and `update` ("linearised", "exact" or "curvature").
+    algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own.
+    method : "fedmc", or the name of a method to compare with, such as "fedavg"; an older form of `algorithm`.
+    update : the variant of FedMC: "linearised", "exact" or "curvature"; an older form of `algorithm`.
     loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
     penalty_users : penalty or constraint on the user factors: a spec such as "l2:10", or an object with `value` and
         `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
@@ -76,13 +77,15 @@ class FedMC:
     inner_steps : steps on each factor matrix in a client's update (the paper's N).
     sampler : how clients are sampled: "uniform", "coins", "groups", "passes", or an object of your own.
     normalise : "none", "mean" or "standard": how ratings are centred and scaled.
-    biases : whether users and items have a bias. `implicit`: whether prior means depend on who rated what ("bayes").
+    biases : whether users and items have a bias.
+    implicit : whether prior means depend on who rated what (preset "bayes").
     privacy : privacy mode: "plain", "secagg", "dp" or "dp+secagg", or a value such as `modes.SecAgg(min_cohort=5)`.
         docs/explanation/privacy.md explains what each may claim.
     min_cohort : with secure aggregation, the smallest cohort that a sum is taken over.
     epsilon : with differential privacy, the budget of each user over all rounds.
     delta : with differential privacy, below one over the number of users.
-    ratings_from, ratings_to : with differential privacy, the public range of ratings.
+    ratings_from : with differential privacy, the lower end of the public range of ratings.
+    ratings_to : with differential privacy, the upper end of this range.
     clip : in plain mode, clip updates to this multiple of the median update norm; 0 switches it off.
     dtype : "float32" or "float64".
     validation : share of the ratings that is held out for `patience`.
@@ -159,8 +162,8 @@ class FedMC:
         `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
         order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
 
-        For preset "bayes", DataFrames or paths of files may add `user_features` (an id, numbers, categories; they stay
-        at the client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
+        For preset "bayes", DataFrames or files may add `user_features` (an id, numbers, categories; they stay at the
+        client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
         """
         sources = Sources(user_features, items, also_seen)
         ratings, side = side_of_ratings(sources, self._ratings(X, y))
@@ -172,14 +175,12 @@ class FedMC:
         settings = replace(self, rank=ranks.first(self.rank)).settings(int(owner.max()) + 1)
         check_side(settings, sources.given)
         stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
-        required = stop.patience is None or validation is not None
-        require(required, "patience needs validation ratings: set validation=0.1")
+        require(not self.patience or validation is not None, "patience needs validation ratings: set validation=0.1")
         federation = federated(ratings, owner, settings.dtype, None, validation, side)
         settings, tried = ranks.chosen(federation.shards, settings, self.rank)
         run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
-        self.n_rounds_, self.client_of_user_ = run.history[-1].number, owner
-        self.n_features_in_ = len(ratings.items)
+        self.n_rounds_, self.client_of_user_, self.n_features_in_ = run.history[-1].number, owner, len(ratings.items)
         if run.diverged is not None:  # the last finite model stays in model_
             raise run.diverged
         return self
@@ -277,8 +278,7 @@ class FedMC:
         return Tags(estimator_type="regressor", target_tags=TargetTags(required=False), input_tags=inputs)
 
     def _model(self) -> Model:
-        if not hasattr(self, "model_"):
-            raise InputError("this FedMC is not fitted yet: call fit first")
+        require(hasattr(self, "model_"), "this FedMC is not fitted yet: call fit first")
         return self.model_
 
     def _ratings(self, X: object, y: ArrayLike | None) -> Ratings:

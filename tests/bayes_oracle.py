@@ -166,7 +166,7 @@ def regressors_of(F: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     squares, items = squares[::-1], image @ turn[:, ::-1]
     lines = items / np.sqrt(np.where(squares > 1e-6, squares, np.inf)) / np.sqrt(np.maximum(counts, 1))[:, None]
     lines = np.where(seen[:, None], lines - counts @ lines / counts.sum(), 0.0)
-    users = F @ lines / np.sqrt(number + 10)[:, None]
+    users = F @ lines * (np.sqrt(number) / (number + 20))[:, None]
     return np.sqrt((number > 0).sum()) * users, np.sqrt(seen.sum()) * items
 
 

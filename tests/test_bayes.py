@@ -293,8 +293,8 @@ def stale(part, now, before):
     return part(now) if before is None else 0 * part(now)
 
 
-def without_second(means, covariances, log_dets, regressors=None, honest=gaussians.summed):
-    return honest(means, np.zeros_like(covariances), log_dets, regressors)
+def without_second(means, covariances, log_dets, regressors=None, squares=True, honest=gaussians.summed):
+    return honest(means, np.zeros_like(covariances), log_dets, regressors, squares)
 
 
 MUTATIONS = {
@@ -318,8 +318,8 @@ def test_the_comparison_notices(name, monkeypatch):
         compare_run(problem(0), 3, 2, 0.0, tolerance=1e-6)
 
 
-def without_regressors(means, covariances, log_dets, regressors=None, honest=gaussians.summed):
-    return honest(means, covariances, log_dets, np.zeros_like(regressors))
+def without_regressors(means, covariances, log_dets, regressors=None, squares=True, honest=gaussians.summed):
+    return honest(means, covariances, log_dets, np.zeros_like(regressors), squares)
 
 
 def certain(prior, covariance, groups, honest=gaussians.learned_ridge):

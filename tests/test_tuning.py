@@ -195,7 +195,7 @@ def test_shares_do_not_depend_on_how_factors_are_rotated_or_scaled(monkeypatch):
         covariances = change @ roots @ np.swapaxes(roots, 1, 2) @ change.T
         posteriors = means @ change.T, ranks.gaussians.packed(covariances), None
         monkeypatch.setattr(ranks, "item_posteriors", lambda sums, given=posteriors: given)
-        found.append(ranks.shares(ranks.ServerSums(items, items, None)))
+        found.append(ranks.shares(ranks.ServerSums(items, items, None, None)))
     assert np.allclose(*found)
     assert len(found[0]) == 3
     assert 0 <= found[0][-1] <= found[0][0] <= 1

@@ -7,8 +7,9 @@ Most directions of these vectors cannot be told from noise. Here they lie in the
     D_users^-1/2 F D_items^-1/2  ~  A diag(s) B'            D: diagonal matrices of the numbers of ratings
 
 Item j is given the regressors s^2 B_j, and user i about A_i s^2: the sum over its items of a line for each of them
-(`directions`), over the root of their number (`posterior.seen_sums`). What remains to be learned are k x q weights a
-side: they follow from small sums in closed form, with their uncertainty, whoever takes part (`gaussians`).
+(`directions`), times about one over the root of their number (`posterior.seen_weights`). What remains to be learned
+are k x q weights a side: they follow from small sums in closed form, with their uncertainty, whoever takes part
+(`gaussians`).
 
 The items' lines are centred: what matters is how a user's items differ from what is rated on average, not how many
 they are. Otherwise the least active users get the most extreme prior means.

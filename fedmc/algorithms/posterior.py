@@ -19,7 +19,7 @@ from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array, DType
 
-FEW_SEEN = 10.0  # so many items more are in the root that sums over a user's items are divided by
+FEW_SEEN = 20.0  # a user who saw so many items is taken to be half as different from others as they say
 BLOCK = 1 << 28  # bytes of users' sums that are in memory at a time, about
 GRID = 201  # levels at which the calibration is stored
 
@@ -119,14 +119,16 @@ def free_part(U: Array) -> Array:
 
 
 def seen_sums(seen: sparse.csr_array, lines: Array) -> Array:
-    """Of each user, the sum of the lines of the items it rated or saw, over the root of their number plus a few."""
+    """Of each user, the weighted sum of the lines of the items it rated or saw."""
     total = sparse.csr_array((np.ones(len(seen.indices)), seen.indices, seen.indptr), shape=seen.shape) @ lines
     return np.asarray(total * seen_weights(seen)[:, None])
 
 
 def seen_weights(seen: sparse.csr_array) -> Array:
-    """What each item counts among those that a user rated or saw: less if they are so few that chance chose them."""
-    return np.asarray(1 / np.sqrt(np.diff(seen.indptr) + FEW_SEEN))
+    """What each item counts among those that a user rated or saw: one over the root of their number, as in SVD++, but
+    less if they are so few that chance chose them."""
+    number = np.diff(seen.indptr)
+    return np.asarray(np.sqrt(number) / (number + FEW_SEEN))
 
 
 def fit_users(problem: Problem, known: Posterior, lines: Array, prior_means: Array, dtype: DType) -> Fit:

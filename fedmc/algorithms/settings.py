@@ -198,6 +198,8 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
+        if not self.implicit:
+            del plain["implicit"]  # unknown to earlier versions, whose runs and nodes go on
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
 

@@ -18,7 +18,10 @@ from fedmc.errors import DataError
 
 
 def is_archive(path: Path) -> bool:
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    try:
+        return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    except EOFError:  # the beginning of a compressed file
+        return False
 
 
 def read(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
