@@ -1,4 +1,4 @@
-"""A client's own features of its users: their weights are learned at home, and nothing of them travels.
+"""A client's own features of its users: features and their weights stay at home, only sums over users travel.
 
 A user's prior mean is that of the server, plus home'x for its features x. The weights have the prior
 N(0, (ridge precision)^-1), and their posterior is again a ridge regression, of what the server's prior leaves
