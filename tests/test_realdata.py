@@ -42,18 +42,20 @@ def test_paper_preset_on_movielens_1m(data_folder, tmp_path):
     assert int(said.split("VmHWM:")[1].split()[0]) * 1024 < 600e6
 
 
-def test_fast_preset_on_movielens_100k(data_folder, tmp_path):
+@pytest.mark.parametrize(("preset", "mark"), [("fast", 0.93), ("bayes", 0.89)])
+def test_movielens_100k(data_folder, tmp_path, preset, mark):
     """Well below biases only (about 0.94 on such splits)."""
-    options = ["--rank", "5", "--clients", "20", "--rounds", "30"]
+    options = ["--preset", preset, "--rank", "5", "--clients", "20", "--rounds", "30"]
     result, _ = train(data_folder / "ml-100k" / "u.data", tmp_path / "run", *options)
-    assert 0.85 < result["test_rmse"] < 0.93
+    assert 0.85 < result["test_rmse"] < mark
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "mark"), [(5, 0.861), (10, 0.854)])
 def test_fast_preset_on_movielens_1m(data_folder, tmp_path, rank, mark):
     """10 of 100 clients, 100 rounds: near pooled (about 0.858 and 0.851), far below biases only (0.91)."""
-    options = ["--rank", str(rank), "--clients", "100", "--active", "10", "--rounds", "100", "--measure-every", "10"]
+    options = ["--preset", "fast", "--rank", str(rank), "--clients", "100", "--active", "10", "--rounds", "100"]
+    options += ["--measure-every", "10"]
     result, _ = train(data_folder / "ml-1m" / "ratings.dat", tmp_path / "run", *options)
     assert 0.84 < result["test_rmse"] < mark
 
