@@ -84,6 +84,7 @@ class Bayes(Algorithm):
     name = "bayes"
     state_types: tuple[type[State], ...] = (BayesState,)
     tasks = (Algorithm.tasks - {"start"}) | {"pattern"}
+    uses_side: bool = True
     cumulative = True
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty"}
@@ -120,14 +121,7 @@ class Bayes(Algorithm):
         whole = _together(shards, before, broadcast)
         after = self.moved(shards, whole, before, broadcast)
         _check_finite([state.U for state in after], whole, broadcast)
-        if any(shard.days is not None for shard in shards):  # the ratings without the biases of their days change too
-            now = [client.lines(state) for state in after]
-            then = [0 * new if old is None else client.lines(old) for new, old in zip(now, before, strict=True)]
-            change = _item_sums(_together(shards, after, broadcast), now, broadcast)
-            change -= _item_sums(whole, then, broadcast)
-        else:
-            pairs = zip(after, before, strict=True)
-            change = _item_sums(whole, [client.change(client.lines, *pair) for pair in pairs], broadcast)
+        change = _item_change(shards, whole, before, after, broadcast)
         users = [client.changed_users(*one, broadcast) for one in zip(shards, after, before, strict=True)]
         sums = Sums.of(
             S=SparseRows(whole.rated, change, len(broadcast.V)),
@@ -251,6 +245,23 @@ class Bayes(Algorithm):
 def _together(shards: Sequence[Shard], states: Sequence[BayesState | None], broadcast: Broadcast) -> Shard:
     """Several clients' ratings without the biases of their days, as one shard."""
     return together([client.adjusted(shard, state, broadcast) for shard, state in zip(shards, states, strict=True)])
+
+
+def _item_change(
+    shards: Sequence[Shard],
+    whole: Shard,
+    before: Sequence[BayesState | None],
+    after: Sequence[BayesState],
+    broadcast: Broadcast,
+) -> Array:
+    """The change of [G, b] of each rated item; `whole` are the ratings without the biases of before."""
+    if all(shard.days is None for shard in shards):
+        lines = [client.change(client.lines, new, old) for new, old in zip(after, before, strict=True)]
+        return _item_sums(whole, lines, broadcast)
+    now = [client.lines(state) for state in after]
+    then = [0 * new if old is None else client.lines(old) for new, old in zip(now, before, strict=True)]
+    found = _item_sums(_together(shards, after, broadcast), now, broadcast)
+    return np.asarray(found - _item_sums(whole, then, broadcast))
 
 
 def _item_sums(whole: Shard, lines: Sequence[Array], broadcast: Broadcast) -> Array:

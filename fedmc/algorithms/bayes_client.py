@@ -74,9 +74,9 @@ def fit(shard: Shard, broadcast: Broadcast, priors: Array) -> Fit:
 
 
 def days_of(shard: Shard, state: BayesState | None) -> DayBiases:
-    known = state is not None and len(state.day_ridge)
-    assert state is not None or not known
-    return DayBiases(state.days, state.day_variances, state.day_ridge) if known else DayBiases.empty(shard)  # type: ignore[union-attr]
+    if state is None or not len(state.day_ridge):
+        return DayBiases.empty(shard)
+    return DayBiases(state.days, state.day_variances, state.day_ridge)
 
 
 def adjusted(shard: Shard, state: BayesState | None, broadcast: Broadcast) -> Shard:

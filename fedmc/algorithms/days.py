@@ -1,10 +1,10 @@
-"""A bias for each user and day, at home: people are stricter on some days. Nothing of it travels.
+"""A bias for each user and day, which stays at the client: people are stricter on some days.
 
     rating = u'v + b + c + day + noise        day ~ N(0, 1 / ridge), one for each user and day with a training rating
 
-A client subtracts the expected biases from its ratings (`adjusted`): to everybody else, they look like ratings of
-users without moods. The variances of the biases are part of the expected squared error, and their divergence from the
-prior is part of the log determinants, so that the bound stays one. The ridge is learned at home, by each client.
+A client subtracts the expected biases from its ratings (`adjusted`), so that its messages have the form of those of a
+client without times. It adds the variances of the biases to the expected squared error, and minus their divergence from
+the prior to the log determinants: the evidence bound remains a lower bound. Each client learns its own ridge.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ def adjusted(shard: Shard, biases: DayBiases, scale: float) -> Shard:
     days, known = shard.days, np.append(biases.means * scale, 0.0)  # -1: no bias is known
     by_user = _minus(shard.by_user, known[days.of_ratings])
     by_rated = _minus(shard.by_rated, known[days.of_ratings][shard.to_rated])
-    test = None if shard.test is None or days.of_test is None else _minus(shard.test, known[days.of_test])
-    validation = shard.validation
-    if validation is not None and days.of_validation is not None:
-        validation = _minus(validation, known[days.of_validation])
+    held_out = ((shard.test, days.of_test), (shard.validation, days.of_validation))
+    test, validation = (
+        part if part is None or groups is None else _minus(part, known[groups]) for part, groups in held_out
+    )
     return replace(shard, by_user=by_user, by_rated=by_rated, test=test, validation=validation)
 
 
 def _minus(matrix: sparse.csr_array, values: Array) -> sparse.csr_array:
+    """The matrix with these values subtracted from its stored entries."""
     data = (matrix.data - values).astype(matrix.data.dtype, copy=False)
     found = sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False)
     found.has_sorted_indices = True

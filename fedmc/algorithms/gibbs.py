@@ -72,6 +72,7 @@ class Gibbs(Bayes):
     name = "gibbs"
     state_types = (LocalState,)
     tasks = Bayes.tasks - {"pattern"}
+    uses_side = False
     unused_settings = Bayes.unused_settings | {"extrapolation", "implicit"}
 
     def check(self, settings: Settings) -> None:

@@ -2,9 +2,10 @@
 
 A user's prior mean is that of the server, plus home'x for its features x. The weights have the prior
 N(0, (ridge precision)^-1), and their posterior is again a ridge regression, of what the server's prior leaves
-unexplained (`gaussians`). The client subtracts home'x from its users' means before it sums them: to the server, its
-users look like those of a client without features. Only three sums change: sum E[z z'] holds the penalty of the
-weights, and the log determinants their entropy and the hyperprior of the ridge, so that the bound stays one.
+unexplained (`gaussians`). The client subtracts home'x from its users' means before it sums them, so that its messages
+have the form of those of a client without features. Two of its sums get further terms: sum E[z z'] the penalty of the
+weights, and the log determinants their entropy and the hyperprior of the ridge. So the evidence bound remains a lower
+bound.
 """
 
 from __future__ import annotations

@@ -68,11 +68,15 @@ def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
         check_sums(image, total.number(USERS))
         if step < STEPS:
             P = _orthonormal(image)
+    return _regressors(P, image, counts, weights, total.number(USERS))
+
+
+def _regressors(P: Array, image: Array, counts: Array, weights: Array, users: float) -> Implicit:
+    """Directions and items' regressors, from the last subspace P and its image."""
     squares, turn = np.linalg.eigh(P.T @ image)  # Rayleigh and Ritz
     squares, turn = squares[::-1], turn[:, ::-1]
-    image = image @ turn  # s^2 B
+    image, rated = image @ turn, int((counts > 0).sum())  # image: s^2 B
     safe = np.sqrt(np.where(squares > SMALLEST, squares, np.inf))
-    users, rated = total.number(USERS), int((counts > 0).sum())
     lines = np.sqrt(users) * weights[:, None] * (image / safe)
     lines -= np.einsum("j,jx->x", counts / counts.sum(), lines)
     lines[counts == 0] = 0

@@ -71,6 +71,7 @@ class Algorithm(Protocol):
     state_types: tuple[type[State], ...] = ()  # NamedTuples with a field U; a node's store writes and reads them
     unused_settings: Set[str] = frozenset()  # settings without a meaning here: refused if given
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
+    uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     leakage: Leakage = RowNorms()  # what a client's messages leak, for the audit's attacks

@@ -119,7 +119,7 @@ class Settings:
             f"must come with the next one. {algorithm} has none",
         )
         require(
-            not self.implicit or _is_implicit(algorithm),
+            not self.implicit or algorithm.uses_side,
             f"implicit=True needs algorithm='bayes', got {algorithm}: leave it out",
         )
         algorithm.check(self)
@@ -242,18 +242,13 @@ def _first_that_fits(
         if unused and not last:
             continue
         require(not unused, lambda names=unused, by=algorithm.name: _no_meaning(names[0], by))  # type: ignore[misc]
-        implicit = kept.get("implicit", False) if "implicit" in asked or _is_implicit(algorithm) else False
+        implicit = kept.get("implicit", False) if "implicit" in asked or algorithm.uses_side else False
         try:
             return kind(**(kept | {"algorithm": candidate, "implicit": implicit}))  # type: ignore[arg-type]
         except InputError:
             if last:
                 raise
     raise AssertionError
-
-
-def _is_implicit(algorithm: Algorithm) -> bool:
-    """Whether the algorithm asks who rated what."""
-    return "pattern" in algorithm.tasks
 
 
 def _no_meaning(name: str, algorithm: str) -> str:

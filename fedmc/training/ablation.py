@@ -105,8 +105,9 @@ PARTS: Mapping[str, Change] = {
 
 def check(settings: Settings) -> None:
     """Refuse another model than the Bayesian one, which has no such parts."""
-    algorithm = settings.make_algorithm().name
-    require(algorithm == "bayes", f"an ablation needs the algorithm of preset 'bayes', got {algorithm!r}: leave it out")
+    algorithm = settings.make_algorithm()
+    reason = f"an ablation needs the algorithm of preset 'bayes', got {algorithm.name!r}: leave it out"
+    require(algorithm.uses_side, reason)
 
 
 def ablation(

@@ -10,7 +10,7 @@ from fedmc.errors import require
 
 def used_by(settings: Settings) -> bool:
     """Whether the algorithm of these settings uses side information; others ignore what clients and catalogue hold."""
-    return settings.make_algorithm().name == "bayes"
+    return settings.make_algorithm().uses_side
 
 
 def check(settings: Settings, given: Sequence[str]) -> None:

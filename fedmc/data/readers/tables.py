@@ -90,7 +90,7 @@ def _from_text(path: Path, what: What) -> Table:
     require(bool(names), f"{path} is empty: expected a header, then a row for each {what}", DataError)
     ids = _id_column(names, what, str(path))
     for name in names:
-        if _is_number(name):
+        if is_number(name):
             raise DataError(
                 f"{path}, line {number}: expected a header with the names of the columns, got the number {name!r}: "
                 "add a first line such as id,year,genres"
@@ -205,11 +205,3 @@ def _present(value: float | None) -> float | None:
 def _clean(cell: list[object]) -> list[str] | None:
     """The categories in a cell that is a list; None if there are none."""
     return [str(text).strip() for text in cell if text is not None and str(text).strip() != ""] or None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -85,7 +85,7 @@ def sniff(head: bytes, name: str, rated: bool = True) -> Layout:
         )
     fields = [field.strip() for field in _split(first, delimiter)]
     third = rated and len(fields) <= 4
-    header = not _is_number(fields[2]) if third else not any(_is_number(field) for field in fields)
+    header = not is_number(fields[2]) if third else not any(is_number(field) for field in fields)
     if header:
         return Layout(delimiter, fields, True)
     usual = NO_HEADER if rated or len(fields) > 3 else EVENTS_NO_HEADER
@@ -102,7 +102,7 @@ def looks_like_ratings(head: bytes, name: str) -> bool:
     except DataError:
         return False
     fields = _split(_first_line(head), layout.delimiter)
-    return len(fields) <= 4 and all(field.isdigit() for field in (*fields[:2], *fields[3:])) and _is_number(fields[2])
+    return len(fields) <= 4 and all(field.isdigit() for field in (*fields[:2], *fields[3:])) and is_number(fields[2])
 
 
 def _first_line(head: bytes) -> str:
@@ -202,7 +202,7 @@ def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> N
         where = f"{file.name}, line {number}"
         if len(fields) != len(layout.names):
             raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
-        if place is not None and not _is_number(fields[place]):
+        if place is not None and not is_number(fields[place]):
             raise DataError(f"{where}: the rating should be a number, got {fields[place]!r}")
         for who in (role.user, role.item):
             if not fields[layout.names.index(who)].strip():
@@ -219,7 +219,8 @@ def _split(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number."""
     try:
         float(text)
     except ValueError:
