@@ -19,6 +19,7 @@ from fedmc.data.feature_rows import What
 from fedmc.data.ids import as_ids
 from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar
 from fedmc.data.readers.columns import COLUMN_NAMES, strings
+from fedmc.data.readers.text import is_number
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
