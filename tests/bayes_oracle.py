@@ -149,25 +149,34 @@ def learned_ridge(W: np.ndarray, C: np.ndarray, precision: np.ndarray, guess: fl
 
 
 def regressors_of(F: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of users and of items: about A s^2, and B s^2, scaled, of the leading singular vectors of who rated what."""
-    number, counts = F.sum(axis=1), F.sum(axis=0)
-    seen = counts > 0
-    size = min(64, int(seen.sum()) // 4)
+    """Of users and of items: about A s^2, and B s^2, scaled, of the leading singular vectors of who rated what.
+
+    Items with fewer than 5 raters are left out; their own regressors are the mean of those of 5 to 9 raters, or of all.
+    """
+    number, raters = F.sum(axis=1), F.sum(axis=0)
+    kept = np.flatnonzero(raters >= 5)
+    size = min(64, len(kept) // 4)
     if size == 0:
         return np.zeros((len(F), 0)), np.zeros((F.shape[1], 0))
-    N = F / np.sqrt(np.maximum(number, 1))[:, None] / np.sqrt(np.maximum(counts, 1))
-    P = np.random.default_rng([seed, 6]).standard_normal((F.shape[1], size)) * seen[:, None]
+    G = F[:, kept]
+    mine, counts = G.sum(axis=1), G.sum(axis=0)
+    N = G / np.sqrt(np.maximum(mine, 1))[:, None] / np.sqrt(counts)
+    P = np.random.default_rng([seed, 6]).standard_normal((F.shape[1], size))[kept]
     P[:, 0] = np.sqrt(counts)
     P = np.linalg.qr(P)[0]
     for _ in range(3):
         P = np.linalg.qr(N.T @ (N @ P))[0]
     image = N.T @ (N @ P)
     squares, turn = np.linalg.eigh(P.T @ image)
-    squares, items = squares[::-1], image @ turn[:, ::-1]
-    lines = items / np.sqrt(np.where(squares > 1e-6, squares, np.inf)) / np.sqrt(np.maximum(counts, 1))[:, None]
-    lines = np.where(seen[:, None], lines - counts @ lines / counts.sum(), 0.0)
-    users = F @ lines * (np.sqrt(number) / (number + 20))[:, None]
-    return np.sqrt((number > 0).sum()) * users, np.sqrt(seen.sum()) * items
+    squares, found = squares[::-1], image @ turn[:, ::-1]
+    lines = found / np.sqrt(np.where(squares > 1e-6, squares, np.inf)) / np.sqrt(counts)[:, None]
+    lines = lines - counts @ lines / counts.sum()
+    users = G @ lines * (np.sqrt(number) / (number + 20))[:, None]
+    items = np.zeros((F.shape[1], size))
+    items[kept] = found
+    rarest = found[counts < 10] if (counts < 10).any() else found
+    items[(raters > 0) & (raters < 5)] = rarest.mean(axis=0)
+    return np.sqrt((mine > 0).sum()) * users, np.sqrt(len(kept)) * items
 
 
 class Oracle:

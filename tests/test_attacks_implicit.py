@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from fedmc.algorithms import incidence
 from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
@@ -22,16 +23,21 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
 
-USERS, ITEMS, EACH = 60, 300, 12
+USERS, COMMON, EACH = 60, 120, 20  # 60 x 20 = 120 x 10
 
 
-def ratings(own):
-    """Users with 12 items that many have; with `own`, each also has an item that nobody else has."""
+def ratings(own=False, one_more=False):
+    """Users with 20 of 120 items; ten have each item.
+
+    With `own`, each also has an item that nobody else has. With `one_more`, users 0 to 5 have item 120, and users 0 to
+    4 have item 121.
+    """
     rng = np.random.default_rng(0)
-    common = ITEMS - USERS
-    columns = [rng.choice(common, EACH, replace=False) for _ in range(USERS)]
+    columns = [some for _ in range(10) for some in rng.permutation(COMMON).reshape(-1, EACH)]
+    if one_more:
+        columns = [np.append(some, [COMMON, COMMON + 1][: (k < 6) + (k < 5)]) for k, some in enumerate(columns)]
     if own:
-        columns = [np.append(some, common + k) for k, some in enumerate(columns)]
+        columns = [np.append(some, COMMON + 2 + k) for k, some in enumerate(columns)]
     rows = np.repeat(np.arange(USERS), [len(some) for some in columns])
     values = rng.integers(1, 6, len(rows)).astype(float)
     return Ratings.from_arrays(rows, np.concatenate(columns), values)
@@ -50,46 +56,68 @@ def settings_of(**given):
     return Settings.preset("bayes", rank=2, active=6, **given)
 
 
-def test_the_list_of_an_only_rater_is_read_off():
-    """In plain mode, of every user of a client; no item that is named is wrong."""
-    shards = shards_of(6, ratings(own=True))
+def scores(shards, of=0):
+    """Of each client: the lists that are found, scored with the ratings of the client `of` numbers further."""
     engine = watch(shards, settings_of(), range(6), 1)
-    for client, seen in engine.patterns.items():
-        found = listed(lists(seen, FLOATS), shards[client].incidence)
-        assert found == (10, 10, 130, 130, 130)
+    patterns = engine.patterns.items()
+    return [listed(seen, FLOATS, shards[(client + of) % 6].incidence) for client, seen in patterns]
+
+
+def test_the_list_of_an_only_rater_in_a_client_is_read_off():
+    """In plain mode, though every item has five raters in all; no item that is named is wrong."""
+    shards = shards_of(6, ratings())
+    found = scores(shards)
+    assert sum(one.whole for one in found) >= 50
+    assert all(one.right == one.said == EACH * one.whole for one in found)
     said = finding(audit(shards, settings_of(), number=1))
     assert said.sees == results.EACH
-    assert said.attack == 1
-    assert "60 of the 60 users" in said.meaning
+    assert said.attack == sum(one.whole for one in found) / USERS
+
+
+def test_lists_are_without_items_of_few_raters():
+    found = scores(shards_of(6, ratings(own=True)))
+    assert sum(one.said for one in found) >= 50 * EACH
+    assert all(one.right == one.said for one in found)
+    assert sum(one.whole for one in found) == 0
 
 
 def test_the_same_lists_mean_nothing_at_another_client():
-    shards = shards_of(6, ratings(own=True))
-    engine = watch(shards, settings_of(), range(6), 1)
-    wrong = [listed(lists(seen, FLOATS), shards[client - 1].incidence) for client, seen in engine.patterns.items()]
-    assert sum(one.whole for one in wrong) == 0
+    assert sum(one.whole for one in scores(shards_of(6, ratings()), of=1)) == 0
+
+
+def of_sum(table):
+    pytest.importorskip("cryptography", reason="needs the extra `flower`")
+    found = finding(audit(shards_of(6, table), settings_of(privacy="secagg", min_cohort=3), number=1))
+    assert found.sees == results.sum_of(6)
+    return found
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_sum_tells_the_lists_of_those_with_an_item_of_their_own_only(own):
-    """Without a name. Secure aggregation does not hide who is the only one."""
-    pytest.importorskip("cryptography", reason="needs the extra `flower`")
-    table = ratings(own=True) if own else common_items()
-    found = finding(audit(shards_of(6, table), settings_of(privacy="secagg", min_cohort=3), number=1))
-    assert found.sees == results.sum_of(6)
-    assert found.attack == (1.0 if own else 0.0)
+def test_a_sum_does_not_tell_the_lists_of_those_with_an_item_of_their_own(own):
+    """Items with few raters have no lines in it."""
+    found = of_sum(ratings(own))
+    assert found.attack == 0
+    assert "for none of the 60 users" in found.meaning
 
 
-def common_items():
-    """Every item has ten raters or more."""
-    rng = np.random.default_rng(0)
-    columns = np.concatenate([rng.choice(100, 40, replace=False) for _ in range(USERS)])
-    assert np.bincount(columns).min() >= 10
-    return Ratings.from_arrays(np.repeat(np.arange(USERS), 40), columns, rng.integers(1, 6, len(columns)).astype(float))
+@pytest.mark.parametrize("own", [True, False])
+def test_a_sum_tells_the_lists_of_those_with_an_item_of_their_own_only(own, monkeypatch):
+    """If the server asks for rare items too, which no client can know. The test above is not blind."""
+    monkeypatch.setattr(incidence, "MIN_RATERS", 1)
+    assert of_sum(ratings(own)).attack == (1.0 if own else 0.0)
+
+
+def test_a_sum_tells_the_list_of_one_person_more():
+    """Two items with many raters, of whom one person tells them apart: the difference of their lines is that list."""
+    shards = shards_of(6, ratings(one_more=True))
+    (found,) = lists(watch(shards, settings_of(), [0], 1).pattern_sums, FLOATS)
+    everybody = ratings(one_more=True).matrix
+    assert set(found.tolist()) == set(everybody[[5]].indices.tolist())
+    assert of_sum(ratings(one_more=True)).attack == 1 / USERS
 
 
 def test_without_implicit_terms_nobody_is_asked():
-    shards = shards_of(6, ratings(own=True))
+    shards = shards_of(6, ratings())
     assert not watch(shards, settings_of(implicit=False), range(6), 1).pattern_sums
     assert all(one.what != "all items of one person" for one in audit(shards, settings_of(implicit=False), number=1))
 

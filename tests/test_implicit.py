@@ -18,8 +18,9 @@ from scipy import sparse
 from fedmc.algorithms import bayes_server, gaussians, home, incidence
 from fedmc.algorithms.bayes import Bayes, BayesState
 from fedmc.algorithms.client import respond
-from fedmc.algorithms.messages import Broadcast, Shared, Sums, dense
+from fedmc.algorithms.messages import Broadcast, Shared, Sums, add_up, dense
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.start import start_items
 from fedmc.data.partition import Federation, Shard, make_shards, narrow
 from fedmc.errors import FedmcError, InputError
 from fedmc.model import load
@@ -28,7 +29,7 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, rounds
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
-from tests.bayes_oracle import Side
+from tests.bayes_oracle import Side, regressors_of
 from tests.conftest import examples, planted
 from tests.test_bayes import Problem, bits, near, problem, run, with_side
 from tests.test_bayes_bound import check_run, problems
@@ -268,6 +269,95 @@ def test_a_matrix_of_rank_one_gives_no_more_than_numbers_of_ratings():
     assert np.abs(side.directions).max() < 1e-9  # nobody's items differ from the average
     assert np.abs(side.implicit[:, 0]).min() > 0.1
     assert np.abs(side.implicit[:, 1:]).max() < 1e-9
+
+
+# --- items with few raters
+
+RARE, NOBODY = range(50, 54), 54  # with one to four raters, and none
+BESIDE = range(55, 58)  # with five to nine, if there are any
+
+
+def with_rare(few: bool = True) -> np.ndarray:
+    """Users x items: 60 items of which all others have many raters."""
+    F = seen_in_blocks().F
+    for j, number in zip((*RARE, NOBODY, *BESIDE), (1, 2, 3, 4, 0, 5, 7, 9), strict=True):
+        if few or j not in BESIDE:
+            F[:, j] = 0
+            F[np.random.default_rng(j).choice(200, number, replace=False), j] = 1
+    assert ((F.sum(axis=0) >= 10) | np.isin(np.arange(60), (7, *RARE, NOBODY, *(BESIDE if few else ())))).all()
+    return F
+
+
+def exchange(F: np.ndarray) -> tuple[incidence.Implicit | None, dict[int, list[Sums]]]:
+    """What the server finds, and what the clients reply at each step."""
+    shards = [Shard.of(k, np.arange(200)[k::5], narrow(sparse.csr_array(F[k::5]))) for k in range(5)]
+    settings, replies = Settings.preset("bayes", rank=2, active=5), {}
+
+    def ask(broadcast, clients) -> Sums:
+        replies[broadcast.round] = [respond(shards[client], None, broadcast)[1] for client in clients]
+        return add_up(replies[broadcast.round])
+
+    return incidence.find(ask, Broadcast("round", 0, 5, settings, start_items(F.shape[1], settings))), replies
+
+
+def test_rare_items_are_counted_and_then_in_no_reply():
+    F = with_rare()
+    _, replies = exchange(F)
+    assert sorted(replies) == [1, 2, 3, 4, 5]
+    counts = sum(dense(reply.parts["pattern"], (60, 1))[:, 0] for reply in replies.pop(1))
+    assert (counts == F.sum(axis=0)).all()
+    for step in replies.values():
+        for k, reply in enumerate(step):
+            here = np.flatnonzero((F[k::5].sum(axis=0) > 0) & (F.sum(axis=0) >= 5))
+            assert reply.parts["pattern"].rows.tolist() == here.tolist()
+
+
+def test_later_replies_are_as_if_nobody_had_rated_rare_items():
+    """Bit by bit, also of users who rated nothing else."""
+    F = with_rare()
+    F[11, RARE[2]] = 1  # the user without other items
+    without = F.copy()
+    without[:, RARE] = 0
+    (one, replies), (other, others) = exchange(F), exchange(without)
+    assert one.directions.tobytes() == other.directions.tobytes()
+    for step in range(2, 6):
+        for mine, theirs in zip(replies[step], others[step], strict=True):
+            assert mine.parts["pattern"].values.tobytes() == theirs.parts["pattern"].values.tobytes()
+            assert mine.number("users") == theirs.number("users")
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_own_regressors_of_rare_items_are_a_mean(few):
+    """Of the items with 5 to 9 raters, or if there are none of all items with more."""
+    F = with_rare(few)
+    found, _ = exchange(F)
+    beside = list(BESIDE) if few else np.flatnonzero(F.sum(axis=0) >= 5)
+    np.testing.assert_allclose(found.items[RARE], np.tile(found.items[beside].mean(axis=0), (4, 1)), atol=1e-12)
+    assert found.items[RARE].any()
+    assert not found.items[[7, NOBODY]].any()
+    assert not found.directions[[7, *RARE, NOBODY]].any()
+    assert found.directions[BESIDE].any(axis=1).all()
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_regressors_beside_rare_items_are_those_of_the_definition(few):
+    F = with_rare(few)
+    found, _ = exchange(F)
+    users, items = regressors_of(F, 0)
+    signs = np.sign(np.sum(found.items * items, axis=0))
+    number = F.sum(axis=1)
+    near(found.items * signs, items, 1e-8, "items")
+    near(F @ found.directions * (np.sqrt(number) / (number + 20))[:, None] * signs, users, 1e-8, "users")
+
+
+@pytest.mark.parametrize(("included", "expected"), [(0, None), (3, None), (4, 1), (30, 7)])
+def test_only_items_with_enough_raters_allow_directions(included, expected):
+    F = np.zeros((200, 60))
+    for j in range(60):
+        F[np.random.default_rng(j).choice(200, 5 if j < included else 4, replace=False), j] = 1
+    found, replies = exchange(F)
+    assert (None if found is None else found.directions.shape[1]) == expected
+    assert sorted(replies) == ([1] if expected is None else [1, 2, 3, 4, 5])
 
 
 # --- the same bits every way
@@ -571,6 +661,7 @@ BAD_PATTERNS = {
     "infinite": (filled(15, 3, value=np.inf), {}, "beyond"),
     "step 0": (filled(15, 3), {"step": 0}, "step 0 of 5"),
     "step 6": (filled(15, 3), {"step": 6}, "step 6 of 5"),
+    "more than counts": (filled(15, 3), {"step": 1}, "it has one direction"),
     "no implicit terms": (filled(15, 3), {"implicit": False}, "implicit=False"),
 }
 

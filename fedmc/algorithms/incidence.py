@@ -16,6 +16,11 @@ they are. Otherwise the least active users get the most extreme prior means.
 
 B is found at the start by subspace iteration: a client replies to directions P with F' D_users^-1 F P, a line for each
 item, and the server orthonormalises the sum. Users' rows A_i never leave home: users add up their items' lines there.
+
+The line of an item with one rater would be that person's whole list of items. So F has the items of at least MIN_RATERS
+raters only: the server counts raters first, and then asks with zeros for all others. A client leaves such items out of
+its reply and out of the numbers that it divides by, as if nobody had rated them. The own regressors of rare items are
+the mean of those of the rarest items that are in F.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ from fedmc.errors import DataError, require
 from fedmc.problem.rng import directions_rng
 from fedmc.types import Array
 
-DIRECTIONS = 64  # at most; every fourth rated item allows one
+MIN_RATERS = 5  # of an item in F
+DIRECTIONS = 64  # at most; every fourth item in F allows one
 STEPS = 5  # each asks all clients: once for counts, then for the subspace iteration
 PATTERN, USERS = "pattern", "users"  # parts of the reply
 SMALLEST = 1e-6  # of the squares of singular values that are told from 0
@@ -55,8 +61,9 @@ def most(items: int) -> int:
 
 def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
     """The leading singular vectors of who rated what; None if there are too few items for any."""
-    counts = _asked(ask, broadcast, 1, np.ones((len(broadcast.V), 1)))[PATTERN][:, 0]
-    check_sums(counts, 1)
+    raters = _asked(ask, broadcast, 1, np.ones((len(broadcast.V), 1)))[PATTERN][:, 0]
+    check_sums(raters, 1)
+    counts = np.where(raters >= MIN_RATERS, raters, 0.0)
     size = most(int((counts > 0).sum()))
     if size == 0:
         return None
@@ -68,7 +75,17 @@ def find(ask: Ask, broadcast: Broadcast) -> Implicit | None:
         check_sums(image, total.number(USERS))
         if step < STEPS:
             P = _orthonormal(image)
-    return _regressors(P, image, counts, weights, total.number(USERS))
+    found = _regressors(P, image, counts, weights, total.number(USERS))
+    rare = (raters > 0) & (counts == 0)
+    found.items[rare] = _rarest(found.items, counts)
+    return found
+
+
+def _rarest(items: Array, counts: Array) -> Array:
+    """The mean of the own regressors of the rarest items in F, or else of all items in F."""
+    known = counts > 0
+    few = known & (counts < 2 * MIN_RATERS)
+    return np.asarray(items[few if few.any() else known].mean(axis=0))
 
 
 def _regressors(P: Array, image: Array, counts: Array, weights: Array, users: float) -> Implicit:
@@ -112,14 +129,20 @@ def _orthonormal(columns: Array) -> Array:
 
 
 def reply(shard: Shard, broadcast: Broadcast) -> Sums:
-    """F' D_users^-1 F times the directions, and the number of users who rated or saw anything."""
-    seen, asked = shard.incidence, broadcast.shared.arrays[NAME]
+    """F' D_users^-1 F times the directions, and the number of users with items in F: those with a row that is not 0."""
+    asked = broadcast.shared.arrays[NAME]
+    columns, seen = _asked_for(shard.incidence, asked)
     numbers = np.diff(seen.indptr)
+    lines = (seen @ asked[columns]) / np.maximum(numbers, 1)[:, None]
+    return Sums.of(pattern=Rows(columns, seen.T @ lines, len(asked)), users=int((numbers > 0).sum()))
+
+
+def _asked_for(seen: sparse.csr_array, asked: Array) -> tuple[Array, sparse.csr_array]:
+    """The items that somebody here rated or saw and that the directions are not all zero for, and who did."""
+    here = np.bincount(seen.indices, minlength=seen.shape[1]) > 0
+    columns = np.flatnonzero(here & asked.any(axis=1)).astype(np.int32)
     ones = sparse.csr_array((np.ones(seen.nnz), seen.indices, seen.indptr), shape=seen.shape)
-    lines = (ones @ asked) / np.maximum(numbers, 1)[:, None]
-    columns = np.flatnonzero(np.bincount(seen.indices, minlength=seen.shape[1])).astype(np.int32)
-    sums = (ones.T.tocsr()[columns]) @ lines
-    return Sums.of(pattern=Rows(columns, sums, seen.shape[1]), users=int((numbers > 0).sum()))
+    return columns, ones[:, columns]
 
 
 def schema(broadcast: Broadcast, items: int) -> Schema:
@@ -137,3 +160,4 @@ def check_broadcast(broadcast: Broadcast) -> None:
     shaped = asked.ndim == 2 and len(asked) == items and 1 <= asked.shape[1] <= max(1, most(items))
     require(shaped, f"directions of shape {asked.shape} do not fit {items} items and at most {DIRECTIONS} directions")
     require(bool((np.abs(asked) <= LARGEST).all()), f"the directions have numbers beyond {LARGEST:g}")
+    require(broadcast.round > 1 or asked.shape[1] == 1, "step 1 counts raters: it has one direction")

@@ -140,8 +140,7 @@ def _lists_of_messages(truth: Clients, engine: Observer, targets: Sequence[int])
     asked = [client for client in targets if engine.patterns[client]]
     if not asked:
         return []
-    lists = {client: item_lists.lists(engine.patterns[client], FLOATS) for client in asked}
-    parts = [listed(found, truth.shards[client].incidence) for client, found in lists.items()]
+    parts = [listed(engine.patterns[client], FLOATS, truth.shards[client].incidence) for client in asked]
     whole = Listed(*(sum(part) for part in zip(*parts, strict=True)))
     return [results.item_lists(results.EACH, whole, len(asked))]
 
@@ -152,15 +151,19 @@ def _lists_of_sums(truth: Clients, engine: Observer) -> list[Finding]:
         return []
     everybody = sparse.vstack([shard.incidence for shard in truth.shards], format="csr")
     rounding = 2.0**-SUM_BITS * np.sqrt(len(truth.shards))
-    found = listed(item_lists.lists(engine.pattern_sums, rounding), everybody)
+    found = listed(engine.pattern_sums, rounding, everybody)
     return [results.item_lists(results.sum_of(len(truth.shards)), found, len(truth.shards))]
 
 
-def listed(lists: Sequence[Array], incidence: sparse.csr_array) -> Listed:
-    """Score whole lists; each is attributed to the user who has most of its items."""
-    of_item, sizes = incidence.tocsc(), np.diff(incidence.indptr)
+def listed(seen: Sequence[Observation], rounding: float, incidence: sparse.csr_array) -> Listed:
+    """Read off lists and score them; each is attributed to the user who has most of its items.
+
+    A list is whole if it has all items of the user that have lines, which rare items do not.
+    """
+    lined = np.isin(incidence.indices, item_lists.with_lines(seen))
+    of_item, sizes = incidence.tocsc(), np.diff(np.append(0, np.cumsum(lined))[incidence.indptr])
     whole, right, said = set(), 0, 0
-    for items in lists:
+    for items in item_lists.lists(seen, rounding):
         votes = np.bincount(of_item[:, items].indices, minlength=len(sizes))
         right, said = right + int(votes.max()), said + len(items)
         whole |= set(np.flatnonzero((votes == len(items)) & (sizes == len(items)))[:1].tolist())

@@ -123,10 +123,10 @@ def item_lists(sees: str, found: Listed, clients: int) -> Finding:
     share = found.whole / max(found.users, 1)
     who = f"of the {found.users:,} users (in {clients} clients)"
     if not found.said:
-        meaning = f"The whole list of rated items is read off for none {who}."
+        meaning = f"The list of all rated items but rare ones is read off for none {who}."
     else:
         meaning = (
-            f"The whole list of rated items is read off for {found.whole:,} {who}: {found.right:,} of their "
+            f"The list of all rated items but rare ones is read off for {found.whole:,} {who}: {found.right:,} of their "
             f"{found.ratings:,} ratings (recall {_of_100(found.right / found.ratings, 'in')}), "
             f"{_of_100(found.right / found.said, 'in')} of the items named are right (precision)."
         )
