@@ -18,6 +18,7 @@ from fedmc.kernels import parsing
 from fedmc.types import Array
 
 Duplicates = Literal["refuse", "last", "mean"]
+Merge = Duplicates | Literal["sum"]  # the sum is for events, which add up
 
 LARGEST = 1e15
 _MAX_SPAN = 1 << 26  # the largest span of integer ids for which a look-up table beats sorting
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     ratings: Array
     times: Array | None = None  # seconds since 1970
     groups: Ids | None = None  # the client that each row belongs to
+    kinds: Coded | None = None  # the event type of each row
 
 
 class Built(NamedTuple):
@@ -63,9 +65,9 @@ class _Columns(NamedTuple):
     groups: list[Ids]
 
 
-def build(batches: Iterable[Batch], duplicates: Duplicates = "refuse") -> Built:
+def build(batches: Iterable[Batch], duplicates: Merge = "refuse") -> Built:
     """Encode the ids of all batches and sort their rows into a sparse matrix."""
-    if duplicates not in ("refuse", "last", "mean"):
+    if duplicates not in ("refuse", "last", "mean", "sum"):
         raise unknown("way to treat duplicates", duplicates, ("refuse", "last", "mean"))
     users, items, ratings, times, groups = _columns(batches)
     for name, column in (("times", times), ("groups", groups)):
@@ -143,9 +145,12 @@ def _encode_strings(chunks: list[Ids]) -> tuple[Array, list[Array]]:
         coded.append(chunk)
     shared = {id(chunk.values): chunk.values for chunk in coded}
     distinct = {key: np.asarray(values) for key, values in shared.items()}
+    occurs = {key: np.zeros(len(values), bool) for key, values in distinct.items()}
+    for chunk in coded:  # rows may have been left out since the values were collected
+        occurs[id(chunk.values)][chunk.codes] = True
     if len({values.dtype.kind for values in distinct.values()}) > 1:
         distinct = {key: values.astype(np.str_) for key, values in distinct.items()}
-    ids = np.unique(np.concatenate(list(distinct.values())))
+    ids = np.unique(np.concatenate([values[occurs[key]] for key, values in distinct.items()]))
     if ids.dtype.kind == "i":
         ids = ids.astype(np.int64)
     places = {key: np.searchsorted(ids, values).astype(np.int32) for key, values in distinct.items()}
@@ -178,10 +183,8 @@ def to_rows(
     return _csr(data, indices, indptr, shape), stamps
 
 
-def resolve_duplicates(
-    matrix: sparse.csr_array, stamps: Array, users: Array, items: Array, duplicates: Duplicates
-) -> Array:
-    """One value for each (user, item), in place: refuse repeats, keep the last value, or take the mean."""
+def resolve_duplicates(matrix: sparse.csr_array, stamps: Array, users: Array, items: Array, duplicates: Merge) -> Array:
+    """One value for each (user, item), in place: refuse repeats, keep the last value, or take the mean or the sum."""
     again = np.flatnonzero(matrix.indices[1:] == matrix.indices[:-1]) + 1
     again = np.setdiff1d(again, matrix.indptr, assume_unique=True)
     if not len(again):
@@ -193,12 +196,27 @@ def resolve_duplicates(
             f"item {items[matrix.indices[again[0]]]}: keep the last of each or their mean "
             "(duplicates='last' or duplicates='mean')"
         )
+    if duplicates == "sum":
+        return _add_up(matrix, stamps, again)
     indptr = matrix.indptr.astype(np.int64)
     if duplicates == "mean":
         matrix.data = matrix.data.astype(np.float64)
     size = parsing.merge_repeats(indptr, matrix.indices, matrix.data, stamps, duplicates == "mean")
     matrix.data, matrix.indices, matrix.indptr = matrix.data[:size], matrix.indices[:size], indptr.astype(np.int32)
     return stamps[:size]
+
+
+def _add_up(matrix: sparse.csr_array, stamps: Array, again: Array) -> Array:
+    """Add up the values of each (user, item), in place, and keep its latest time; `again`: the places of repeats."""
+    first = np.ones(matrix.nnz, bool)
+    first[again] = False
+    starts = np.flatnonzero(first)
+    total = np.add.reduceat(matrix.data.astype(np.float64), starts)
+    short = total.astype(np.float32)
+    before = np.concatenate([[0], np.cumsum(first)])
+    matrix.data = short if np.array_equal(short, total) else total
+    matrix.indices, matrix.indptr = matrix.indices[starts], before[matrix.indptr].astype(np.int32)
+    return np.asarray(np.maximum.reduceat(stamps, starts)) if len(stamps) else stamps
 
 
 def _csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sparse.csr_array:

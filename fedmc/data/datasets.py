@@ -11,17 +11,18 @@ from numpy.typing import ArrayLike
 from fedmc.data import downloads, synthetic
 from fedmc.data.addresses import present
 from fedmc.data.builder import Batch
-from fedmc.data.loading import ReadOptions, read_source
+from fedmc.data.loading import ReadOptions, as_ratings, read_source
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError
 
 
 def load_source(source: str, columns: Sequence[str] | None = None, **options: Unpack[ReadOptions]) -> Ratings:
     """Ratings from a source. A file takes precedence over a named set; `like:NAME` is synthetic."""
+    events = options.get("events")
     if source in ("demo", "insteval"):
-        return demo(options.get("times", False)) if source == "demo" else insteval()
+        return as_ratings(demo(options.get("times", False)) if source == "demo" else insteval(), events=events)
     if source.startswith("like:"):
-        return synthetic.make_ratings(synthetic.like(source.removeprefix("like:")))
+        return as_ratings(synthetic.make_ratings(synthetic.like(source.removeprefix("like:"))), events=events)
     if not present(source) and (source in downloads.SETS or source == "netflix"):
         place = downloads.installed(source)
         if place is None:

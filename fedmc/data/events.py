@@ -44,10 +44,11 @@ def read_pairs(source: Source, times: bool = False) -> Events:
 
     A text file without a header holds user, item (and time). A pair may occur more than once.
     """
+    selection = ColumnSelection(times=times, rating="none")
     if isinstance(source, str | Path):
-        return _events(readers.batches(source, ColumnSelection(times=times, rated=False)))
+        return _events(readers.batches(source, selection))
     if isinstance(source, ArrowStream):
-        return _events(readers.from_arrow(source, times=times, rated=False))
+        return _events(readers.from_arrow(source, selection))
     given = type(source).__name__
     raise DataError(f"cannot read events from a {given}: pass a DataFrame with user and item columns, or a file")
 

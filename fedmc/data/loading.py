@@ -10,8 +10,9 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.data import readers
-from fedmc.data.builder import Duplicates
-from fedmc.data.ratings import Ratings
+from fedmc.data.builder import Batch, Duplicates
+from fedmc.data.feedback import EventOptions, events_from, events_of
+from fedmc.data.ratings import Ratings, batch_of
 from fedmc.data.readers.columnar import ArrowStream
 from fedmc.data.readers.columns import ColumnSelection
 from fedmc.errors import DataError, require
@@ -25,6 +26,7 @@ class ReadOptions(TypedDict, total=False):
     times: bool
     group: str | None
     duplicates: Duplicates
+    events: EventOptions | None
 
 
 def read_source(
@@ -35,54 +37,85 @@ def read_source(
     times: bool = False,
     group: str | None = None,
     duplicates: Duplicates = "refuse",
+    events: EventOptions | None = None,
 ) -> Ratings:
     """Ratings from a file, a folder, an archive or a database.
 
     `columns` names the columns of user, item, rating (and time). `times` also reads the times; `group` names a column
-    with the client of each user.
+    with the client of each user. With `events` the values are amounts (`fedmc.data.feedback`): `columns` may name
+    user and item only, and repeated pairs add up unless `duplicates` asks for the last or the mean.
     """
+    if events is not None:
+        wanted = events.selection(columns, times, group)
+        return events_from(readers.batches(source, wanted, query), events, duplicates)
     selection = ColumnSelection(tuple(columns) if columns else None, times, group)
     return Ratings.from_batches(readers.batches(source, selection, query), duplicates=duplicates)
 
 
-def as_ratings(X: object, *, duplicates: Duplicates = "refuse") -> Ratings:
+def as_ratings(X: object, *, duplicates: Duplicates = "refuse", events: EventOptions | None = None) -> Ratings:
     """Ratings from a DataFrame, a scipy sparse matrix, arrays, or a 2-D array with NaN where unknown.
 
-    Arrays are users, items, ratings and, optionally, times in seconds since 1970.
+    Arrays are users, items, ratings and, optionally, times in seconds since 1970. With `events` the values are amounts
+    (`fedmc.data.feedback`), 1 if there are none: a DataFrame or two arrays of users and items are enough.
     """
+    if events is not None:
+        return _as_events(X, duplicates, events)
     if isinstance(X, Ratings):
         require(len(X) > 0, "there are no ratings: the table is empty", DataError)
         return X
     if isinstance(X, ArrowStream):
         return Ratings.from_batches(readers.from_arrow(X), duplicates=duplicates)
+    batch, shape = _cells(X, 3)
+    found = Ratings.from_batches([batch], duplicates=duplicates)
+    return found if shape is None else _numbered(found, shape)
+
+
+def _as_events(X: object, duplicates: Duplicates, events: EventOptions) -> Ratings:
+    if isinstance(X, ArrowStream):
+        return events_from(readers.from_arrow(X, events.selection()), events, duplicates)
+    if isinstance(X, Ratings):
+        require(len(X) > 0, "there are no events: the table is empty", DataError)
+        return events_of(X, events)
+    batch, shape = _cells(X, 2)
+    events.check_without_columns(f"a {type(X).__name__}")
+    found = events_from([batch], events, duplicates)
+    return found if shape is None or events.min_events > 1 else _numbered(found, shape)
+
+
+def _cells(X: object, least: int) -> tuple[Batch, tuple[int, int] | None]:
+    """The entries of a matrix, with its shape, or of at least so many arrays."""
     if sparse.issparse(X):
         entries = sparse.coo_array(X)
-        return _numbered(entries.row, entries.col, entries.data, entries.shape, duplicates)
-    if isinstance(X, tuple | list) and len(X) in (3, 4):
-        return Ratings.from_arrays(*X, duplicates=duplicates)
+        return batch_of(entries.row, entries.col, entries.data), entries.shape
+    if isinstance(X, tuple | list) and least <= len(X) <= 4:
+        return batch_of(*X), None
     if isinstance(X, np.ndarray) and X.ndim == 2:
         rows, columns = np.nonzero(~np.isnan(X))
-        return _numbered(rows, columns, X[rows, columns], X.shape, duplicates)
+        return batch_of(rows, columns, X[rows, columns]), (X.shape[0], X.shape[1])
     raise DataError(
         f"cannot read ratings from a {type(X).__name__}: pass a DataFrame with user, item and rating columns, "
         "a scipy sparse matrix, a 2-D array with NaN where unknown, or the three arrays (users, items, ratings)"
+        + ("; for events, two are enough (users, items)" if least == 2 else "")
     )
 
 
-def clients_of_users(X: object, column: str) -> Array:
-    """Which client each user belongs to, from a column of a DataFrame."""
+def clients_of_users(X: object, column: str, events: EventOptions | None = None) -> Array:
+    """Which client each user belongs to, from a column of a DataFrame, which is read as `as_ratings` does."""
     if not isinstance(X, ArrowStream):
         raise DataError(f"clients={column!r} names a column: pass a DataFrame")
-    groups = Ratings.from_batches(readers.from_arrow(X, column), duplicates="last").groups
+    if events is not None:
+        groups = events_from(readers.from_arrow(X, events.selection(group=column)), events).groups
+    else:
+        batches = readers.from_arrow(X, ColumnSelection(group=column))
+        groups = Ratings.from_batches(batches, duplicates="last").groups
     assert groups is not None
     return np.asarray(groups[0][groups[1]])
 
 
-def _numbered(rows: Array, columns: Array, values: Array, shape: tuple[int, int], duplicates: Duplicates) -> Ratings:
+def _numbered(found: Ratings, shape: tuple[int, int]) -> Ratings:
     """Ratings of a matrix: ids are the row and column numbers, including those without any rating."""
-    found = Ratings.from_arrays(rows, columns, values, duplicates=duplicates)
     indptr = np.zeros(shape[0] + 1, np.int32)
     indptr[found.users + 1] = np.diff(found.matrix.indptr)
     indices = found.items[found.matrix.indices].astype(np.int32)
     matrix = sparse.csr_array((found.matrix.data, indices, np.cumsum(indptr, dtype=np.int32)), shape=shape)
-    return Ratings(np.arange(shape[0]), np.arange(shape[1]), matrix)
+    return Ratings(np.arange(shape[0]), np.arange(shape[1]), matrix, notes=found.notes)

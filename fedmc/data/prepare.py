@@ -13,6 +13,7 @@ from fedmc.data import side, splits
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
+from fedmc.data.feedback import EventOptions
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
 from fedmc.data.ratings import Ratings
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     also_seen: Path | None = None  # events without a rating
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
     times: bool = False  # read the times of the ratings, for biases by user and day
+    events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
 
     @property
     def side(self) -> Sources:
@@ -63,6 +65,7 @@ class Parts(NamedTuple):
     owner: Array
     report: str | None  # about items that were dropped
     side: Side = Side()
+    events: EventOptions | None = None  # how they were read, if the ratings are amounts of events
 
 
 def read_parts(plan: Plan) -> Parts:
@@ -75,9 +78,10 @@ def read_parts(plan: Plan) -> Parts:
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
     times = plan.times or any(map(splits.needs_times, held_out))
     ratings = load_source(
-        plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates
-    )
-    report = None
+        plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates,
+        events=plan.events,
+    )  # fmt: skip
+    report, notes = None, ratings.notes
     tables = side.read(plan.side, any(map(splits.needs_times, held_out)))
     if plan.catalogue is not None:
         catalogue = catalogues.load(plan.catalogue)
@@ -95,7 +99,8 @@ def read_parts(plan: Plan) -> Parts:
         )
     latest = None if tables.events is None else splits.last_times(train, held_out)
     more = side.side_of(tables, ratings, latest)
-    return Parts(train, test if test is not None and len(test) else None, validation, owner, report, more)
+    more = more._replace(notes=(*notes, *more.notes))
+    return Parts(train, test if test is not None and len(test) else None, validation, owner, report, more, plan.events)
 
 
 def federation_of(plan: Plan, dtype: str) -> Federation:
@@ -103,7 +108,10 @@ def federation_of(plan: Plan, dtype: str) -> Federation:
     if is_prepared(Path(plan.source)):
         require(not plan.side.given, "prepared shards hold their features and events: give them to `fedmc prepare`")
         verify(plan.source)
-        return opened_federation(open_prepared(plan.source))
+        opened = open_prepared(plan.source)
+        if plan.events is not None:
+            opened.check_events(plan.events)
+        return opened_federation(opened)
     parts = read_parts(plan)
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
     return side.federated(*of_each, parts.side, parts.report)
@@ -125,4 +133,5 @@ def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
         for shard in shards:
             side_of_shard = shard.features, shard.also_seen, shard.days
             writer.add(parts.train.users[shard.users], shard.by_user, shard.test, *side_of_shard)
-        writer.finish({"user_features": list(found.user_names)} if found.user_names else {})
+        about: dict[str, object] = {"user_features": list(found.user_names)} if found.user_names else {}
+        writer.finish(about if parts.events is None else about | {"events": parts.events.to_dict()})

@@ -27,6 +27,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data.addresses import present
 from fedmc.data.catalogue import Catalogue
 from fedmc.data.days import Days
+from fedmc.data.feedback import EventOptions
 from fedmc.data.files import staged, write_whole
 from fedmc.data.partition import Shard, narrow, rated_rows
 from fedmc.data.prepared_side import SideEntry, parts_of, side_arrays, side_entry, stored_days, stored_pattern
@@ -82,6 +83,23 @@ class Prepared(NamedTuple):
     def user_feature_names(self) -> tuple[str, ...]:
         names = self.about.get("user_features", [])
         return tuple(map(str, names)) if isinstance(names, list) else ()
+
+    @property
+    def events(self) -> EventOptions | None:
+        """How the events were read; None if the shards were prepared as ratings."""
+        options = self.about.get("events")
+        return EventOptions(**options) if isinstance(options, dict) else None
+
+    def check_events(self, wanted: EventOptions) -> None:
+        """Refuse other options than those of `fedmc prepare`, and values that cannot be amounts."""
+        require(
+            wanted in (EventOptions(), self.events),
+            "prepared shards hold their events: give these options to `fedmc prepare`, and leave them out here",
+            DataError,
+        )
+        low = min((float(shard.by_user.data.min()) for shard in self.shards if shard.by_user.nnz), default=1.0)
+        cure = "prepare them again as events (--feedback implicit)"
+        require(low > 0, f"prepared ratings go down to {low:g}, amounts of events must be above 0: {cure}", DataError)
 
 
 def is_prepared(path: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from fedmc.data.builder import Batch, Duplicates, build
+from fedmc.data.builder import Batch, Duplicates, Merge, build
 from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
 from fedmc.errors import DataError, require
 from fedmc.types import Array
@@ -24,6 +24,7 @@ class Ratings:
     matrix: sparse.csr_array
     times: Array | None = None  # seconds since 1970, one for each stored entry
     groups: tuple[Array, Array] | None = None  # names of clients, and the number of each user's client
+    notes: tuple[str, ...] = ()  # what reading left out
 
     def __len__(self) -> int:
         return int(self.matrix.nnz)
@@ -42,24 +43,10 @@ class Ratings:
         duplicates: Duplicates = "refuse",
     ) -> Ratings:
         """Three arrays of equal length, in any order, and optionally times (seconds since 1970)."""
-        user_ids, item_ids = as_ids(users, "user"), as_ids(items, "item")
-        values = _as_numbers(ratings)
-        lengths = len(user_ids), len(item_ids), len(values)
-        require(len(set(lengths)) == 1, f"users, items and ratings must be equally long, got {lengths}", DataError)
-        bad = np.flatnonzero(~np.isfinite(values))
-        require(
-            not len(bad),
-            lambda: (
-                f"rating {bad[0] + 1} (user {user_ids[bad[0]]}, item {item_ids[bad[0]]}) is {values[bad[0]]}: "
-                "ratings must be finite numbers; drop these rows"
-            ),
-            DataError,
-        )
-        stamps = None if times is None else np.asarray(times, np.int64)
-        return cls.from_batches([Batch(user_ids, item_ids, values, stamps)], duplicates=duplicates)
+        return cls.from_batches([batch_of(users, items, ratings, times)], duplicates=duplicates)
 
     @classmethod
-    def from_batches(cls, batches: Iterable[Batch], *, duplicates: Duplicates = "refuse") -> Ratings:
+    def from_batches(cls, batches: Iterable[Batch], *, duplicates: Merge = "refuse") -> Ratings:
         """Batches of rows with finite ratings, in any order."""
         return cls(*build(batches, duplicates))
 
@@ -70,11 +57,31 @@ class Ratings:
         parts = self.matrix.data[keep], self.matrix.indices[keep], indptr
         matrix = sparse.csr_array(parts, shape=self.matrix.shape)
         times = None if self.times is None else self.times[keep]
-        return Ratings(self.users, self.items, matrix, times, self.groups)
+        return Ratings(self.users, self.items, matrix, times, self.groups, self.notes)
 
     def rows(self) -> Array:
         """The row of each stored entry."""
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.matrix.indptr))
+
+
+def batch_of(
+    users: ArrayLike, items: ArrayLike, ratings: ArrayLike | None = None, times: ArrayLike | None = None
+) -> Batch:
+    """Arrays of equal length as one batch; without ratings, each is 1."""
+    user_ids, item_ids = as_ids(users, "user"), as_ids(items, "item")
+    values = np.ones(len(user_ids)) if ratings is None else _as_numbers(ratings)
+    lengths = len(user_ids), len(item_ids), len(values)
+    require(len(set(lengths)) == 1, f"users, items and ratings must be equally long, got {lengths}", DataError)
+    bad = np.flatnonzero(~np.isfinite(values))
+    require(
+        not len(bad),
+        lambda: (
+            f"rating {bad[0] + 1} (user {user_ids[bad[0]]}, item {item_ids[bad[0]]}) is {values[bad[0]]}: "
+            "ratings must be finite numbers; drop these rows"
+        ),
+        DataError,
+    )
+    return Batch(user_ids, item_ids, values, None if times is None else np.asarray(times, np.int64))
 
 
 def _as_numbers(ratings: ArrayLike) -> Array:

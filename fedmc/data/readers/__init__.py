@@ -12,7 +12,7 @@ from fedmc.data.addresses import present, without_password
 from fedmc.data.builder import Batch
 from fedmc.data.readers import archives, columnar, databases, netflix, text
 from fedmc.data.readers.columnar import ArrowStream
-from fedmc.data.readers.columns import ColumnSelection
+from fedmc.data.readers.columns import ColumnSelection, Header
 from fedmc.errors import DataError, require
 
 
@@ -32,11 +32,24 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
     return text.read(text.on_disk(path), selection)
 
 
-def from_arrow(
-    frame: ArrowStream, group: str | None = None, *, times: bool = False, rated: bool = True
-) -> Iterable[Batch]:
+def from_arrow(frame: ArrowStream, selection: ColumnSelection | None = None) -> Iterable[Batch]:
     """The rows of any object with Arrow's C stream interface: pandas and polars DataFrames, Arrow tables."""
-    return columnar.from_stream(frame, ColumnSelection(group=group, times=times, rated=rated))
+    return columnar.from_stream(frame, selection or ColumnSelection())
+
+
+def header(source: str | Path | ArrowStream, query: str | None = None) -> Header:
+    """The names of the columns of a source, and the event types in its first rows. Reads only its beginning."""
+    if not isinstance(source, str | Path):
+        return columnar.header_of_stream(source)
+    if databases.is_database(source):
+        return databases.header(str(source), query)
+    path = Path(source)
+    require(present(path), f"there is no file {without_password(str(source))}", DataError)
+    if path.is_dir() or archives.is_archive(path):
+        return archives.header(path)
+    if columnar.is_columnar(path):
+        return columnar.header(path)
+    return netflix.HEADER if netflix.is_netflix(_head(path)) else text.header(text.on_disk(path))
 
 
 def _head(path: Path) -> bytes:

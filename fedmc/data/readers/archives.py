@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from fedmc.data.builder import Batch
 from fedmc.data.readers import columnar, netflix, text
-from fedmc.data.readers.columns import ColumnSelection
+from fedmc.data.readers.columns import EVENTS_CURE, ColumnSelection, Header
 from fedmc.data.readers.text import TextFile
 from fedmc.errors import DataError
+
+EITHER = ColumnSelection(rating="optional")
 
 
 def is_archive(path: Path) -> bool:
@@ -25,44 +27,67 @@ def is_archive(path: Path) -> bool:
 
 
 def read(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
-    """The ratings of a folder or archive: all Netflix files in it, else the largest table that looks like ratings."""
+    """The rows of a folder or archive: all Netflix files in it, else the largest table with the selected columns."""
+    with _members(path) as members:
+        found = _choose(path, members, selection)
+        if isinstance(found, Path):
+            yield from columnar.read(found, selection)
+        elif isinstance(found, list):
+            yield from netflix.read(found, selection)
+        else:
+            yield from text.read(found, selection)
+
+
+def header(path: Path) -> Header:
+    """The columns of the table in a folder or archive that would be read: of ratings if there are any, else events."""
+    with _members(path) as members:
+        try:
+            found = _choose(path, members, ColumnSelection())
+        except DataError:
+            found = _choose(path, members, EITHER)
+        if isinstance(found, Path):
+            return columnar.header(found)
+        return netflix.HEADER if isinstance(found, list) else text.header(found)
+
+
+@contextmanager
+def _members(path: Path) -> Iterator[list[TextFile]]:
+    """The files of a folder or archive."""
     try:
         with ExitStack() as stack:
             if path.is_dir():
-                yield from _from_folder(path, selection)
+                yield [text.on_disk(file) for file in sorted(path.rglob("*")) if file.is_file()]
             elif zipfile.is_zipfile(path):
-                archive = stack.enter_context(zipfile.ZipFile(path))
-                yield from _choose(path, _zip_members(archive, str(path)), selection)
+                yield _zip_members(stack.enter_context(zipfile.ZipFile(path)), str(path))
             else:
-                tar = stack.enter_context(tarfile.open(path))
-                yield from _choose(path, _tar_members(tar, str(path), stack), selection)
+                yield _tar_members(stack.enter_context(tarfile.open(path)), str(path), stack)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
-def _from_folder(path: Path, selection: ColumnSelection) -> Iterable[Batch]:
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    tables = [file for file in files if columnar.is_columnar(file)]
+def _choose(path: Path, members: list[TextFile], selection: ColumnSelection) -> Path | list[TextFile] | TextFile:
+    """The only columnar file, else all Netflix files, else the largest text table with the selected columns."""
+    tables = [member.path for member in members if member.path is not None and columnar.is_columnar(member.path)]
     if len(tables) == 1:
-        return columnar.read(tables[0], selection)
-    return _choose(path, [text.on_disk(file) for file in files], selection)
-
-
-def _choose(path: Path, members: list[TextFile], selection: ColumnSelection) -> Iterable[Batch]:
-    blocks, found = [], []
+        return tables[0]
+    blocks, found, events = [], [], []
     for member in members:
         with member.open() as file:
             head = file.read(4096)
         if netflix.is_netflix(head):
             blocks.append(member)
-        elif not blocks and text.looks_like_ratings(head, member.name):
+        elif not blocks and text.looks_like(head, member.name, selection):
             found.append(member)
+        elif not blocks and text.looks_like(head, member.name, EITHER):
+            events.append(member)
     if blocks:
-        return netflix.read(blocks, selection)
+        return blocks
     if not found:
         names = ", ".join(Path(member.name).name for member in members[:5]) or "nothing"
-        raise DataError(f"no ratings found in {path}: it holds {names}{', ...' if len(members) > 5 else ''}")
-    return text.read(max(found, key=lambda member: (member.size, member.name)), selection)
+        what = "ratings" if selection.rating == "required" else "events"
+        cure = f"; {Path(events[0].name).name} {EVENTS_CURE}" if events and what == "ratings" else ""
+        raise DataError(f"no {what} found in {path}: it holds {names}{', ...' if len(members) > 5 else ''}{cure}")
+    return max(found, key=lambda member: (member.size, member.name))
 
 
 def _zip_members(archive: zipfile.ZipFile, where: str) -> list[TextFile]:

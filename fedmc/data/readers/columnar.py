@@ -11,10 +11,11 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import ColumnSelection, Dictionaries, roles, to_batch
+from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Header, header_of, roles, to_batch
 from fedmc.errors import DataError
 
 PARQUET, FEATHER = b"PAR1", b"ARROW1"
+FIRST_ROWS = 10_000  # that a header looks at
 
 
 @runtime_checkable
@@ -60,6 +61,33 @@ def from_stream(frame: ArrowStream, selection: ColumnSelection) -> Iterator[Batc
     dictionaries = Dictionaries()
     for batch in reader:
         yield to_batch(_dict(batch), role, "the table", dictionaries)
+
+
+def header(path: Path) -> Header:
+    """The columns of a Parquet or Feather file."""
+    try:
+        with open(path, "rb") as file:
+            parquet = file.read(4) == PARQUET
+        if parquet:
+            with pyarrow.parquet.ParquetFile(path) as opened:
+                first = next(opened.iter_batches(batch_size=FIRST_ROWS), None)
+                return header_of(opened.schema_arrow.names, {} if first is None else _dict(first))
+        table = pyarrow.feather.read_table(path, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    return _header_of_table(table)
+
+
+def header_of_stream(frame: ArrowStream) -> Header:
+    """The columns of a DataFrame; of a stream that can be read only once, without event types."""
+    if isinstance(frame, pa.RecordBatchReader):
+        return header_of(frame.schema.names, {})
+    return _header_of_table(pa.table(frame))
+
+
+def _header_of_table(table: pa.Table) -> Header:
+    batches = table.slice(0, FIRST_ROWS).combine_chunks().to_batches()
+    return header_of(table.column_names, _dict(batches[0]) if batches else {})
 
 
 def _table(table: pa.Table, selection: ColumnSelection, where: str) -> Iterator[Batch]:

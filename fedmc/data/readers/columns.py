@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,23 @@ from fedmc.data.ids import as_ids
 from fedmc.errors import DataError, require
 from fedmc.types import Array, DType
 
+Need = Literal["required", "number", "optional", "none"]  # number: of events, which need a rating or an amount
+EVENTS_CURE = "holds no ratings but events: use feedback='implicit' (--feedback implicit)"
+
 
 class ColumnSelection(NamedTuple):
-    """The caller's request: column names (None: the usual ones), times, a column of client names, and ratings."""
+    """The caller's request: column names (None: the usual ones), times, a column of client names, and ratings.
+
+    Events need no rating: `columns` may then end after user and item, and an empty third name means none.
+    """
 
     columns: tuple[str, ...] | None = None
     times: bool = False
     group: str | None = None
-    rated: bool = True  # False: events without a rating, with the usual names of columns
+    rating: Need = "required"
+    amount: str | None = None  # a column of numbers to read instead of the rating, such as hours
+    typed: bool = False  # read the event types too,
+    event: str | None = None  # from this column (None: the usual names)
 
 
 class Roles(NamedTuple):
@@ -33,10 +42,20 @@ class Roles(NamedTuple):
     rating: str | None
     time: str | None
     group: str | None
+    event: str | None = None
+    label: str = "rating"  # how messages call the numbers
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(name for name in self if name is not None))
+        named = self.user, self.item, self.rating, self.time, self.group, self.event
+        return list(dict.fromkeys(name for name in named if name is not None))
+
+
+class Header(NamedTuple):
+    """The names of a table's columns (without a header: user, item, column 3, time), and the first event types."""
+
+    names: tuple[str, ...]
+    event_types: tuple[str, ...] = ()  # of the column with a usual name of event types, the most frequent first
 
 
 def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles:
@@ -44,13 +63,7 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{where} has more than one column {twice[:1]}: rename one", DataError)
     columns = selection.columns
-    user: str
-    item: str
-    rating: str | None = None
-    if selection.rated:
-        user, item, rating = find_columns(names, None if columns is None else columns[:3])
-    else:
-        user, item = (_usual_column(names, role, f"{where}: ", "") for role in ("user", "item"))
+    user, item, rating = _main_columns(names, selection, where)
     time = None
     if selection.times:
         time = columns[3] if columns is not None and len(columns) > 3 else find_time_column(names)
@@ -59,10 +72,58 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
     if group is not None:
         known = ", ".join(names)
         require(group in names, f"{where} has no column {group!r} for the clients: it has {known}", DataError)
-    return Roles(user, item, rating, time, group)
+    event = _event_column(names, selection.event, where) if selection.typed else None
+    return Roles(user, item, rating, time, group, event, selection.amount or "rating")
 
 
-_TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
+def _main_columns(names: Sequence[str], selection: ColumnSelection, where: str) -> tuple[str, str, str | None]:
+    """The columns of user, item, and rating or amount; None if there is none and none is needed."""
+    columns, amount = selection.columns, selection.amount
+    if selection.rating == "required":
+        return find_columns(names, None if columns is None else columns[:3])
+    third = None
+    if columns is None:
+        cure = "" if selection == ColumnSelection(times=selection.times, rating="none") else EVENT_COLUMNS_CURE
+        user, item = (_usual_column(names, role, f"{where}: ", cure) for role in ("user", "item"))
+    else:
+        require(len(columns) >= 2, f"name two columns at least (user, item), got {list(columns)}", DataError)
+        user, item, third = columns[0], columns[1], (columns[2] or None) if len(columns) > 2 else None
+    rating = amount or third
+    require(
+        third in (None, rating),
+        f"the amounts come from one column, but both {third!r} and {amount!r} are named: leave one out",
+        DataError,
+    )
+    if rating is None and (selection.rating == "number" or (columns is None and selection.rating == "optional")):
+        rating = find_usual(names, COLUMN_NAMES["rating"])
+    if rating is None and selection.rating == "number":
+        known = f"{where}: no rating column found: the table has {', '.join(names)}"
+        raise DataError(f"{known}; name it (columns='USER,ITEM,RATING'), or leave min_rating out")
+    chosen = [name for name in (user, item, rating) if name is not None]
+    for name in chosen:
+        require(name in names, f"{where} has no column {name!r}: it has {', '.join(names)}", DataError)
+    require(
+        len(set(chosen)) == len(chosen), f"user, item and amount must be different columns, got {chosen}", DataError
+    )
+    return user, item, rating
+
+
+def _event_column(names: Sequence[str], given: str | None, where: str) -> str:
+    """The column of event types: the one that is named, else one with a usual name."""
+    found = find_usual(names, EVENT_NAMES) if given is None else given
+    known = ", ".join(names)
+    if found is None:
+        raise DataError(f"{where} has no column of event types: it has {known}; name it (event='COLUMN')")
+    require(found in names, f"{where} has no column {found!r} for the event types: it has {known}", DataError)
+    return found
+
+
+EVENT_NAMES = (
+    "event", "events", "event_type", "eventtype", "event_name", "action", "action_type", "behavior", "behaviour",
+    "behavior_type", "interaction", "interaction_type",
+)  # fmt: skip
+EVENT_COLUMNS_CURE = " or name the columns (columns='USER,ITEM')"
+TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
 COLUMN_NAMES = {
     "user": ("user", "userid", "user_id", "customer", "customer_id", "uid", "patient", "patient_id"),
     "item": ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "product", "product_id", "iid"),
@@ -87,30 +148,45 @@ def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tu
             require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
         return given[0], given[1], given[2]
     cure = " or name the three columns (columns='USER,ITEM,RATING')"
-    user, item, rating = (_usual_column(names, role, "", cure) for role in COLUMN_NAMES)
-    return user, item, rating
+    user, item = (_usual_column(names, role, "", cure) for role in ("user", "item"))
+    return user, item, _usual_column(names, "rating", "", f"{cure}; a table without a rating {EVENTS_CURE}")
 
 
 def _usual_column(names: Sequence[str], role: str, where: str, cure: str) -> str:
     """The column with a usual name of this role."""
+    known = find_usual(names, COLUMN_NAMES[role])
+    if known is None:
+        found = f"{where}no {role} column found: the table has {', '.join(names)}"
+        raise DataError(f"{found}; call it {role!r}{cure}")
+    return known
+
+
+def find_usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """The column with the first of some usual names, in any case; None if there is none."""
     lower = {name.strip().lower(): name for name in reversed(names)}
-    known = [lower[name] for name in COLUMN_NAMES[role] if name in lower]
-    found = f"{where}no {role} column found: the table has {', '.join(names)}"
-    require(bool(known), f"{found}; call it {role!r}{cure}", DataError)
-    return known[0]
+    return next((lower[name] for name in usual if name in lower), None)
 
 
 def find_time_column(names: Sequence[str]) -> str:
     """The column that holds the time, by its usual names."""
-    lower = {name.strip().lower(): name for name in reversed(names)}
-    known = [lower[name] for name in _TIME_NAMES if name in lower]
-    require(
-        bool(known),
-        f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
-        "or name it fourth (columns='USER,ITEM,RATING,TIME')",
-        DataError,
-    )
-    return known[0]
+    known = find_usual(names, TIME_NAMES)
+    if known is None:
+        raise DataError(
+            f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
+            "or name it fourth (columns='USER,ITEM,RATING,TIME')"
+        )
+    return known
+
+
+def header_of(names: Sequence[str], first: Mapping[str, pa.Array]) -> Header:
+    """The names of a table's columns, and the event types among its first rows."""
+    column = find_usual(names, EVENT_NAMES)
+    if column is None or column not in first:
+        return Header(tuple(names))
+    codes, values = kinds(first[column])
+    counts = np.bincount(codes, minlength=len(np.asarray(values)))
+    types = np.asarray(values)[np.argsort(-counts, kind="stable")].tolist()
+    return Header(tuple(names), tuple(name for name in types if name))
 
 
 class Dictionary:
@@ -151,10 +227,21 @@ def to_batch(columns: dict[str, pa.Array], role: Roles, where: str, dictionaries
     return Batch(
         ids(columns[role.user], "user", where, dictionaries),
         ids(columns[role.item], "item", where, dictionaries),
-        np.ones(len(columns[role.user])) if role.rating is None else ratings(columns[role.rating], where),
+        np.ones(len(columns[role.user])) if role.rating is None else ratings(columns[role.rating], where, role.label),
         None if role.time is None else seconds(columns[role.time], where),
         None if role.group is None else ids(columns[role.group], "group", where, dictionaries),
+        None if role.event is None else kinds(columns[role.event]),
     )
+
+
+def kinds(column: pa.Array) -> Coded:
+    """Event types as strings; a missing one is empty."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
+    coded = texts.dictionary_encode()
+    codes = np.array(coded.indices.to_numpy(zero_copy_only=False), np.int32)
+    return Coded(codes, np.array(coded.dictionary.to_pylist(), np.str_))
 
 
 def ids(column: pa.Array, role: str, where: str, dictionaries: Dictionaries) -> Array | Coded:
@@ -180,19 +267,23 @@ def strings(values: pa.Array, numbers: bool) -> Array:
     return np.asarray(values.to_pylist() or [""], dtype=np.str_)[: len(values)]
 
 
-def ratings(column: pa.Array, where: str) -> Array:
+def ratings(column: pa.Array, where: str, label: str = "rating") -> Array:
     """Finite numbers."""
     try:
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{where}: ratings must be numbers, got {column.type}: {error}") from None
+        raise DataError(f"{where}: {_many(label)} must be numbers, got {column.type}: {error}") from None
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad) or column.null_count:
         at = int(bad[0]) if len(bad) else 0
         raise DataError(
-            f"{where}: rating {at + 1} of a batch is {numbers[at]}: ratings must be finite, drop these rows"
+            f"{where}: {label} {at + 1} of a batch is {numbers[at]}: {_many(label)} must be finite, drop these rows"
         )
     return numbers
+
+
+def _many(label: str) -> str:
+    return "ratings" if label == "rating" else f"values of {label!r}"
 
 
 def seconds(column: pa.Array, where: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from fedmc.data.addresses import check_address, present, scrubbed, without_password
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import ColumnSelection, Dictionaries, roles, to_batch
+from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Header, header_of, roles, to_batch
 from fedmc.errors import DataError, require
 
 POSTGRES, SQLITE = ("postgresql://", "postgres://"), "sqlite://"
@@ -30,6 +31,23 @@ def is_database(source: str | Path) -> bool:
 
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a query's result, streamed."""
+    with _result(source, query) as reader:
+        role = roles(reader.schema.names, selection, "the query's result")
+        dictionaries = Dictionaries()
+        for batch in reader:
+            yield to_batch(_columns(batch), role, "the query's result", dictionaries)
+
+
+def header(source: str, query: str | None) -> Header:
+    """The columns of a query's result."""
+    with _result(source, query) as reader:
+        first = next(iter(reader), None)
+        return header_of(reader.schema.names, {} if first is None else _columns(first))
+
+
+@contextmanager
+def _result(source: str, query: str | None) -> Iterator[pa.RecordBatchReader]:
+    """The result of a query; errors of the driver are told without passwords."""
     shown = without_password(source)
     require(query is not None and query.strip() != "", f"{shown} needs a query: query='select ...'", DataError)
     if source.startswith(POSTGRES):
@@ -39,13 +57,13 @@ def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator
         with dbapi.connect(address) as connection, connection.cursor() as cursor:
             cursor.execute(query)
             with cursor.fetch_record_batch() as reader:
-                role = roles(reader.schema.names, selection, "the query's result")
-                dictionaries = Dictionaries()
-                for batch in reader:
-                    columns = dict(zip(reader.schema.names, (_storage(c) for c in batch.columns), strict=True))
-                    yield to_batch(columns, role, "the query's result", dictionaries)
+                yield reader
     except dbapi.Error as error:
         raise DataError(f"{shown}: {scrubbed(str(error), source)}") from None
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(batch.schema.names, (_storage(column) for column in batch.columns), strict=True))
 
 
 def _storage(column: pa.Array) -> pa.Array:

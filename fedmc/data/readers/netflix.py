@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import ColumnSelection
+from fedmc.data.readers.columns import ColumnSelection, Header
 from fedmc.data.readers.text import TextFile
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import parse_netflix
@@ -16,6 +16,7 @@ from fedmc.kernels.parsing import parse_netflix
 _START = re.compile(rb"\d{1,9}:\r?\n(\d{1,9},\d{1,3},\d{4}-\d\d-\d\d|$)")
 _SHORTEST = len(b"1,1,2000-01-01\n")
 CHUNK = 1 << 26
+HEADER = Header(("user", "item", "rating", "time"))  # the names that messages and options use
 
 
 def is_netflix(head: bytes) -> bool:
@@ -25,7 +26,8 @@ def is_netflix(head: bytes) -> bool:
 
 def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of all files, each of which starts with an `ITEM:` line."""
-    named = selection.columns is None and selection.group is None
+    named = selection.columns is None and selection.group is None and not selection.typed
+    named = named and selection.amount in (None, "rating")
     require(named, "the Netflix layout has no columns to name", DataError)
     for file in files:
         yield from _read_file(file, selection.times)

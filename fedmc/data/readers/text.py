@@ -14,7 +14,17 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from fedmc.data.builder import Batch
-from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Roles, roles, to_batch
+from fedmc.data.readers.columns import (
+    EVENTS_CURE,
+    ColumnSelection,
+    Dictionaries,
+    Header,
+    Need,
+    Roles,
+    header_of,
+    roles,
+    to_batch,
+)
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import count_lines, has_leading_zero
 
@@ -22,6 +32,7 @@ DELIMITERS = ("::", "\t", ",", ";", "|")
 CSVOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
 NO_HEADER = ("user", "item", "rating", "time")
 EVENTS_NO_HEADER = ("user", "item", "time")  # of events without a rating; with four fields, as above
+FIRST_TIME = 1e8  # a larger number in the third of three fields is a time, in seconds since 1970
 
 
 class TextFile(NamedTuple):
@@ -48,7 +59,7 @@ def on_disk(path: Path) -> TextFile:
 def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
-        layout = sniff(opened.read(1 << 16), file.name, selection.rated)
+        layout = sniff(opened.read(1 << 16), file.name, selection.rating)
     if layout.header:
         role = roles(layout.names, selection, file.name)
     else:
@@ -68,8 +79,22 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         _explain(file, layout, role, error)
 
 
-def sniff(head: bytes, name: str, rated: bool = True) -> Layout:
+def header(file: TextFile) -> Header:
+    """The columns of a text table; without a header, a column of ratings or amounts has a number instead of a name."""
+    with file.open() as opened:
+        head = opened.read(1 << 16)
+    layout = sniff(head, file.name, "optional")
+    if not layout.header:
+        return Header(tuple("column 3" if name == "rating" else name for name in layout.names))
+    lines = head.decode("utf-8-sig", "replace").splitlines()[1:]
+    rows = [row for row in (_split(line, layout.delimiter) for line in lines) if len(row) == len(layout.names)]
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return header_of(layout.names, dict(zip(layout.names, columns, strict=False)))
+
+
+def sniff(head: bytes, name: str, rating: Need = "required") -> Layout:
     """The delimiter, the column names and whether there is a header, from the first line."""
+    rated = rating == "required"
     first = _first_line(head)
     expected = ("user, item, rating", "three", 3) if rated else ("user, item", "two", 2)
     require(
@@ -79,30 +104,35 @@ def sniff(head: bytes, name: str, rated: bool = True) -> Layout:
     )
     delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= expected[2]), None)
     if delimiter is None:
+        two = rated and any(len(_split(first, mark)) == 2 for mark in DELIMITERS)
         raise DataError(
             f"{name}, line 1: expected at least {expected[1]} fields ({expected[0]}) separated by one of "
             f"comma, tab, ';', '|' or '::', got {first[:80]!r}"
+            + (f"; a table of user and item {EVENTS_CURE}" if two else "")
         )
     fields = [field.strip() for field in _split(first, delimiter)]
     third = rated and len(fields) <= 4
     header = not is_number(fields[2]) if third else not any(is_number(field) for field in fields)
     if header:
         return Layout(delimiter, fields, True)
-    usual = NO_HEADER if rated or len(fields) > 3 else EVENTS_NO_HEADER
+    numbered = rating in ("required", "number") or (rating == "optional" and not _is_time(fields[-1]))
+    third_is_rating = numbered or len(fields) > 3
+    usual = NO_HEADER if third_is_rating else EVENTS_NO_HEADER
     return Layout(delimiter, [*usual, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
 
 
-def looks_like_ratings(head: bytes, name: str) -> bool:
-    """Whether the first line is a header with user, item and rating, or starts with two ids and a rating."""
+def looks_like(head: bytes, name: str, selection: ColumnSelection) -> bool:
+    """Whether the first line is a header with the selected columns, or starts with two ids (and a rating)."""
     try:
-        layout = sniff(head, name)
+        layout = sniff(head, name, selection.rating)
+        role = roles(layout.names, selection._replace(times=False, group=None), name)
         if layout.header:
-            roles(layout.names, ColumnSelection(), name)
             return True
     except DataError:
         return False
     fields = _split(_first_line(head), layout.delimiter)
-    return len(fields) <= 4 and all(field.isdigit() for field in (*fields[:2], *fields[3:])) and is_number(fields[2])
+    numbers = [fields[layout.names.index(one)] for one in (role.rating,) if one is not None]
+    return len(fields) <= 4 and all(map(str.isdigit, (*fields[:2], *fields[3:]))) and all(map(is_number, numbers))
 
 
 def _first_line(head: bytes) -> str:
@@ -150,8 +180,9 @@ def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22
     types = {role.user: ids, role.item: ids}
     if role.rating is not None:
         types[role.rating] = pa.float64()
-    if role.group is not None:
-        types.setdefault(role.group, pa.string())
+    for name in (role.group, role.event):
+        if name is not None:
+            types.setdefault(name, pa.string())
     return (
         pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=block),
         pacsv.ParseOptions(delimiter=layout.delimiter[0]),
@@ -203,12 +234,12 @@ def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> N
         if len(fields) != len(layout.names):
             raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
         if place is not None and not is_number(fields[place]):
-            raise DataError(f"{where}: the rating should be a number, got {fields[place]!r}")
+            raise DataError(f"{where}: the {role.label} should be a number, got {fields[place]!r}")
         for who in (role.user, role.item):
             if not fields[layout.names.index(who)].strip():
                 raise DataError(f"{where}: the {who} is empty: expected an id")
         if place is not None and not np.isfinite(float(fields[place])):
-            raise DataError(f"{where}: the rating must be finite, got {fields[place]!r}: drop the line")
+            raise DataError(f"{where}: the {role.label} must be finite, got {fields[place]!r}: drop the line")
     raise error if isinstance(error, DataError) else DataError(f"{file.name} cannot be read: {error}")
 
 
@@ -217,6 +248,11 @@ def _split(line: str, delimiter: str) -> list[str]:
         return line.split(delimiter) if len(delimiter) > 1 else next(csv.reader([line], delimiter=delimiter))
     except csv.Error:
         return []
+
+
+def _is_time(field: str) -> bool:
+    """Whether the third of three fields is a time rather than a rating or an amount: a date, or many seconds."""
+    return not is_number(field) or float(field) >= FIRST_TIME
 
 
 def is_number(text: str) -> bool:
