@@ -1,6 +1,12 @@
-"""A client's measurements at the global V (loss, penalty, squared errors), as numbers that are summed over clients."""
+"""A client's measurements at the global V, as numbers that are summed over clients, and what the server makes of them.
+
+Models of ratings are measured by loss, penalty and squared errors. Models of events have other measures
+(`event_measures`): an algorithm names its own.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,41 +16,86 @@ from fedmc.algorithms.state import State
 from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
+from fedmc.types import Array
 
 HELD_OUT = ("train", "test", "validation")
+COUNT = Part(nonnegative=True)
+
+
+class Measures(Protocol):
+    """What a client measures, as sums, and what the server makes of the sums."""
+
+    def schema(self) -> Schema:
+        """The parts of a measurement."""
+        ...
+
+    def client(self, shard: Shard, U: Array, broadcast: Broadcast) -> dict[str, ArrayLike]:
+        """One client's part, given the factors U of its users at the global V."""
+        ...
+
+    def server(self, sums: Sums, broadcast: Broadcast) -> dict[str, object]:
+        """The diagnostics of a round, by name."""
+        ...
+
+
+class RatingMeasures(Measures):
+    """Loss, penalty, squared errors, and the share of factors that are not 0."""
+
+    def schema(self) -> Schema:
+        found: Schema = {"loss": COUNT, "penalty": Part(), "nonzeros": COUNT, "entries": COUNT}
+        return found | {f"{part}_{what}": COUNT for part in HELD_OUT for what in ("count", "error")}
+
+    def client(self, shard: Shard, U: Array, broadcast: Broadcast) -> dict[str, ArrayLike]:
+        settings, problem, V = broadcast.settings, by_user(shard, broadcast), broadcast.V
+        penalty, _ = settings.penalties(broadcast.clients)
+        factors = U[:, : settings.rank]
+        loss, error = subproblem.misfit(problem, V, U)
+        parts: dict[str, ArrayLike] = {
+            "loss": loss,
+            "train_count": shard.by_user.nnz,
+            "train_error": error,
+            "penalty": penalty.value(U),
+            "nonzeros": np.count_nonzero(factors),
+            "entries": factors.size,
+        }
+        for name, held_out in (("test", shard.test), ("validation", shard.validation)):
+            count = 0 if held_out is None else held_out.nnz
+            parts[f"{name}_count"] = count
+            parts[f"{name}_error"] = subproblem.squared_error(problem._replace(matrix=held_out), V, U) if count else 0.0
+        return parts
+
+    def server(self, sums: Sums, broadcast: Broadcast) -> dict[str, object]:
+        _, penalty = broadcast.settings.penalties(broadcast.clients)
+        factors = broadcast.V[:, : broadcast.settings.rank]
+        of_clients = (sums.number("loss") + sums.number("penalty")) / broadcast.clients
+        return {
+            "objective": of_clients + penalty.value(broadcast.V),
+            "nonzeros_users": sums.number("nonzeros") / max(sums.number("entries"), 1),
+            "nonzeros_items": float(np.count_nonzero(factors)) / factors.size,
+        } | {f"{part}_rmse": _rmse(sums, part) for part in HELD_OUT}
+
+
+RATINGS = RatingMeasures()
 
 
 def schema(broadcast: Broadcast, items: int) -> Schema:
     """The parts of a measurement; with `broadcast.full` also what the algorithm's theory needs."""
-    count = Part(nonnegative=True)
-    found: Schema = {"loss": count, "penalty": Part(), "nonzeros": count, "entries": count}
-    found |= {f"{part}_{what}": count for part in HELD_OUT for what in ("count", "error")}
-    theory = broadcast.settings.make_algorithm().theory
+    algorithm = broadcast.settings.make_algorithm()
+    found, theory = algorithm.measures.schema(), algorithm.theory
     return found | theory.schema(broadcast, items) if broadcast.full and theory is not None else found
 
 
 def measure(shard: Shard, state: State | None, broadcast: Broadcast) -> Sums:
-    """Loss, penalty, squared errors and non-zeros at the global V; with `broadcast.full` also the theory's parts."""
-    settings = broadcast.settings
-    U = settings.make_algorithm().users_at(shard, state, broadcast)
-    shard = settings.make_algorithm().adjusted(shard, state, broadcast)
-    problem, V = by_user(shard, broadcast), broadcast.V
-    penalty, _ = settings.penalties(broadcast.clients)
-    factors = U[:, : settings.rank]
-    loss, error = subproblem.misfit(problem, V, U)
-    parts: dict[str, ArrayLike] = {
-        "loss": loss,
-        "train_count": shard.by_user.nnz,
-        "train_error": error,
-        "penalty": penalty.value(U),
-        "nonzeros": np.count_nonzero(factors),
-        "entries": factors.size,
-    }
-    for name, held_out in (("test", shard.test), ("validation", shard.validation)):
-        count = 0 if held_out is None else held_out.nnz
-        parts[f"{name}_count"] = count
-        parts[f"{name}_error"] = subproblem.squared_error(problem._replace(matrix=held_out), V, U) if count else 0.0
-    theory = settings.make_algorithm().theory
-    if broadcast.full and theory is not None:
-        parts |= theory.client(shard, state, broadcast, U)
+    """The algorithm's measures at the global V; with `broadcast.full` also the theory's parts."""
+    algorithm = broadcast.settings.make_algorithm()
+    U = algorithm.users_at(shard, state, broadcast)
+    shard = algorithm.adjusted(shard, state, broadcast)
+    parts = algorithm.measures.client(shard, U, broadcast)
+    if broadcast.full and algorithm.theory is not None:
+        parts |= algorithm.theory.client(shard, state, broadcast, U)
     return Sums.of(**parts)
+
+
+def _rmse(sums: Sums, part: str) -> float | None:
+    count = sums.number(f"{part}_count")
+    return float(np.sqrt(sums.number(f"{part}_error") / count)) if count else None

@@ -28,6 +28,11 @@ PRESETS: dict[str, dict[str, object]] = {
         dual_step=1.5, normalise="standard", biases=True, start="normal", entry="first-turn", fold_in=True,
         sampler="passes", extrapolation=0.5, entry_penalty=0.3,
     ),
+    "implicit": dict(
+        penalty_users="none", penalty_items="none", beta="auto", algorithm=("ials",), fit_users_to="V", dual_step=1.0,
+        normalise="none", biases=False, start="normal", entry="first-turn", fold_in=True, sampler="passes",
+        extrapolation=0.0, entry_penalty=1.0,
+    ),
 }  # fmt: skip
 
 

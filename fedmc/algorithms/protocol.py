@@ -21,9 +21,10 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from fedmc.algorithms.leakage import Leakage, RowNorms
+from fedmc.algorithms.measures import RATINGS, Measures
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
 from fedmc.algorithms.posterior import Posterior
-from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.theory import Theory
@@ -72,8 +73,10 @@ class Algorithm(Protocol):
     unused_settings: Set[str] = frozenset()  # settings without a meaning here: refused if given
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
+    feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
+    measures: Measures = RATINGS  # what clients measure at the global V
     leakage: Leakage = RowNorms()  # what a client's messages leak, for the audit's attacks
     remedy: str = "raise the penalties"  # what to do about a run that diverged
 

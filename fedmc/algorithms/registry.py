@@ -31,6 +31,7 @@ BUILT_IN = {
     "dp": "fedmc.algorithms.private:Private",
     "bayes": "fedmc.algorithms.bayes:Bayes",
     "gibbs": "fedmc.algorithms.gibbs:Gibbs",
+    "ials": "fedmc.algorithms.ials:IALS",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them

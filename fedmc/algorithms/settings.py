@@ -24,9 +24,10 @@ if TYPE_CHECKING:  # avoids a cycle: the protocols import Settings
 
 PLAIN = Plain()
 AUTO_START = 10.0  # where the search for penalty_users="auto" begins
-Preset = Literal["bayes", "fast", "paper"]
+Preset = Literal["bayes", "fast", "paper", "implicit"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
+Feedback = Literal["explicit", "implicit"]
 
 
 @dataclass(frozen=True)

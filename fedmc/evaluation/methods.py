@@ -79,6 +79,7 @@ def names() -> list[str]:
         "gibbs",  # which needs everybody in every round
         *registry.UPDATES,
         *(kind.algorithm for kind in modes.BY_MODE.values()),
+        "ials",  # of events, not of ratings
     }  # chosen by other settings
     return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
 

@@ -38,7 +38,7 @@ def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) ->
 
 
 @inlined
-def _solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
+def cholesky_solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
     """x = A^-1 b by Cholesky, on and right of the diagonal; a coordinate with a vanishing pivot is set to 0."""
     step = lanes(A)
     x[:] = 0
@@ -132,7 +132,7 @@ def _exact_rows(line: int, columns: int) -> Callable[..., None]:
                     b[a] += rho[here, a] * anchor[row, a]
             largest = _fill(A, G, b, out[row], free, l2)
             if closed:
-                _solve(A, size, x, largest * dtype.type(8 * eps))
+                cholesky_solve(A, size, x, largest * dtype.type(8 * eps))
             else:
                 for a in range(size):
                     x[a] = out[row, free[a]]
@@ -326,7 +326,7 @@ def _solve_packed(columns: int) -> Callable[..., None]:
             for a in range(size):
                 A[a, size] = S[row, place + a]
             if closed:
-                _solve(A, size, x, largest * 1e-12)
+                cholesky_solve(A, size, x, largest * 1e-12)
             else:
                 x[:size] = out[row]
                 _descend(A, size, x, l1, lo, hi, 1e-11)

@@ -24,6 +24,7 @@ class Diagnostics(NamedTuple):
     train_rmse: float | None = None  # on the rating scale, at the global V
     test_rmse: float | None = None
     validation_rmse: float | None = None
+    ranking: dict[str, float] | None = None  # of events: metrics by part, name and cutoff, such as "test_ndcg_20"
     nonzeros_users: float | None = None  # share of non-zero factors
     nonzeros_items: float | None = None
     lagrangian: float | None = None  # None with update="curvature", which has no duals
@@ -102,18 +103,5 @@ def diagnose(
 
 def from_sums(sums: Sums, broadcast: Broadcast) -> Diagnostics:
     """The diagnostics that every measurement contains."""
-    _, penalty = broadcast.settings.penalties(broadcast.clients)
-    factors = broadcast.V[:, : broadcast.settings.rank]
-    return Diagnostics(
-        objective=(sums.number("loss") + sums.number("penalty")) / broadcast.clients + penalty.value(broadcast.V),
-        train_rmse=_rmse(sums, "train"),
-        test_rmse=_rmse(sums, "test"),
-        validation_rmse=_rmse(sums, "validation"),
-        nonzeros_users=sums.number("nonzeros") / max(sums.number("entries"), 1),
-        nonzeros_items=float(np.count_nonzero(factors)) / factors.size,
-    )
-
-
-def _rmse(sums: Sums, part: str) -> float | None:
-    count = sums.number(f"{part}_count")
-    return float(np.sqrt(sums.number(f"{part}_error") / count)) if count else None
+    found = broadcast.settings.make_algorithm().measures.server(sums, broadcast)
+    return Diagnostics(**found)  # type: ignore[arg-type]

@@ -56,6 +56,7 @@ class Round(NamedTuple):
         """The numbers of this round, for a line of JSON."""
         names = ("number", "seconds", "bytes_down", "bytes_up", "bytes_measured")
         measured = {name: value for name, value in self.diagnostics._asdict().items() if value is not None}
+        measured |= measured.pop("ranking", {})
         return {name: getattr(self, name) for name in names} | {"participants": list(self.participants)} | measured
 
 

@@ -1,0 +1,294 @@
+"""iALS: implicit feedback by alternating least squares (Hu, Koren, Volinsky 2008; Rendle et al. 2021), by sums.
+
+Each event of user i and item j says 1, with the confidence c_ij; all pairs, seen or not, say 0 with the weight alpha0:
+
+    sum_seen c_ij (1 - u_i'v_j)^2  +  alpha0 sum_all (u_i'v_j)^2
+        + lambda ( sum_i (n_i + alpha0 items)^nu |u_i|^2  +  sum_j (n_j + alpha0 users)^nu |v_j|^2 )
+
+n_i and n_j are the numbers of events of a user and of an item. A round:
+
+    client   u_i <- (alpha0 V'V + sum c v v' + lambda_i)^-1 sum c v         for each of its users
+             send the change since its last update of
+                 S       [sum c u u', sum c u, number of events] of each item
+                 users   sum u u' over all of its users, and their number
+    server   v_j <- (alpha0 U'U + sum c u u' + lambda_j)^-1 sum c u         for each item
+
+The sums are over the users that are counted so far: those of every client that has taken part. So each round is a step
+of block coordinate descent on their objective, which never rises; at a client's first update it grows by the terms of
+that client's users. If all clients take part, it is alternating least squares on the pooled events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.algorithms.curvature import joined_rows, parted
+from fedmc.algorithms.event_measures import COUNTS, USERS, EventMeasures, popularity_of
+from fedmc.algorithms.leakage import CurvatureLeakage, Leakage, Observation
+from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
+from fedmc.algorithms.protocol import Algorithm, Sizes, Start
+from fedmc.algorithms.settings import Feedback, Settings
+from fedmc.algorithms.start import Ask, server_at
+from fedmc.algorithms.state import LocalState, ServerState, State
+from fedmc.data.partition import Shard, together
+from fedmc.errors import DataError, require
+from fedmc.kernels import weighted
+from fedmc.problem.scaling import Scaling
+from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, number
+
+ALPHA0, WEIGHT, EXPONENT = 0.1, 0.01, 1.0  # defaults: see docs/explanation/implicit-feedback.md
+BLOCK = 1 << 18  # events whose errors are computed at a time
+SPREAD = 0.1  # of the first item factors, times 1 / sqrt(rank), as in Rendle et al.
+
+
+class Turned(NamedTuple):
+    """V in the basis in which V'V is diagonal: V Q, the eigenvalues of V'V, and Q."""
+
+    V: Array
+    squares: Array
+    Q: Array
+
+
+class Sizes1(NamedTuple):
+    """The sums over users: U'U, and their number."""
+
+    gram: Array
+    number: float
+
+
+class IALSLeakage(CurvatureLeakage):
+    """As for the curvature update: a message holds the second moments of user factors, item by item."""
+
+    def grams(self, seen: Sequence[Observation]) -> tuple[Array, Array]:
+        cut = [one._replace(parts=one.parts | {"S": one.parts["S"][:, :-1]}) for one in seen]
+        return super().grams(cut)
+
+    def _raters(self, seen: Sequence[Observation]) -> Array:
+        return np.asarray(sum(one.parts["S"][:, -1] for one in seen))
+
+
+class IALS(Algorithm):
+    """iALS; `alpha0` is the weight of all pairs, `weight` is lambda and `exponent` nu."""
+
+    name = "ials"
+    label = "iALS"
+    state_types: tuple[type[State], ...] = (LocalState,)
+    tasks = frozenset({"round", "measure", "finish"})
+    feedback: Feedback = "implicit"
+    cumulative = True
+    unused_settings = frozenset(
+        {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty", "extrapolation"}
+        | {"penalty_users", "penalty_items", "loss", "normalise", "biases"}
+    )
+    leakage: Leakage = IALSLeakage()
+    remedy = "raise lambda, the second number of ials:ALPHA0,LAMBDA"
+
+    def __init__(self, alpha0: float = ALPHA0, weight: float = WEIGHT, exponent: float = EXPONENT) -> None:
+        self.alpha0 = number("alpha0 of ials", alpha0, MIN_POSITIVE, MAX_NUMBER)
+        self.weight = number("lambda of ials", weight, MIN_POSITIVE, MAX_NUMBER)
+        self.exponent = number("nu of ials", exponent, 0, 2)
+        self.measures = EventMeasures(self.terms, self.item_terms)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.alpha0:g},{self.weight:g},{self.exponent:g}"
+
+    def check(self, settings: Settings) -> None:
+        plain = settings.normalise == "none" and not settings.biases and settings.entry == "first-turn"
+        require(plain, f"algorithm={self.name!r} needs preset='implicit' (feedback='implicit')")
+        require(settings.fold_in, f"algorithm={self.name!r} needs fold_in=True")
+
+    def scaling(self, settings: Settings) -> Scaling:
+        return Scaling()
+
+    # --- the client
+
+    def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
+        (after,), sums = self.batch_update([shard], [state], broadcast)
+        return after, sums
+
+    def can_batch(self, broadcast: Broadcast) -> bool:
+        return True  # a user's factors depend only on V and on the user's own events
+
+    def batch_update(
+        self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
+    ) -> tuple[Sequence[State], Sums]:
+        whole = together(shards)
+        U = self.fitted(whole.by_user.indptr, whole.by_user.indices, whole.by_user.data, broadcast)
+        parts = parted(U, shards)
+        before = [np.zeros_like(now) if old is None else old.U for now, old in zip(parts, states, strict=True)]
+        known = np.repeat([old is not None for old in states], [len(now) for now in parts])
+        S = EventSums(whole, len(broadcast.V), U, joined_rows(before), known)
+        users = [_user_change(now, old) for now, old in zip(parts, states, strict=True)]
+        one = len(shards) == 1
+        sums = Sums.of(
+            S=S,
+            users=users[0][None] if one else Rows(np.zeros(len(users), np.int64), np.array(users), 1),
+            joined=sum(state is None for state in states),
+        )
+        apart = sums["joined"].nbytes * (len(shards) - 1) - (0 if one else 8 * len(shards))
+        return [LocalState(now) for now in parts], replace(sums, sent=sums.sent + apart)
+
+    def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        S = np.zeros((len(broadcast.V), line_length(broadcast.settings.rank)))
+        nothing = np.zeros_like(state.U), np.zeros(len(state.U), np.bool_)
+        EventSums(shard, len(broadcast.V), state.U, *nothing).add_to(S)
+        return {"S": S, "users": _user_change(state.U, None)[None]}
+
+    def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
+        return self.fitted(shard.by_user.indptr, shard.by_user.indices, shard.by_user.data, broadcast)
+
+    def fitted(self, indptr: Array, indices: Array, confidence: Array, broadcast: Broadcast) -> Array:
+        """The users' factors that minimise the objective, given V."""
+        turned, dtype = turned_of(broadcast), broadcast.V.dtype
+        roots = np.sqrt(confidence.astype(dtype, copy=False))
+        ridge = self.ridges(np.diff(indptr), len(broadcast.V))
+        found = weighted.solve_events(indptr, indices, roots, turned.V, self.alpha0 * turned.squares, ridge)
+        return weighted.times(found, np.ascontiguousarray(turned.Q.T))
+
+    def ridges(self, events: Array, others: float) -> Array:
+        """lambda (events + alpha0 others)^nu of each user or item."""
+        return np.asarray(self.weight * (events + self.alpha0 * others) ** self.exponent)
+
+    def terms(self, shard: Shard, U: Array, broadcast: Broadcast) -> tuple[float, float]:
+        """The loss and the penalty of a client's users."""
+        events, V = shard.by_user, broadcast.V
+        pairs = float(np.sum(weighted.gram_of(U) * weighted.gram_of(V)))
+        ridge = self.ridges(np.diff(events.indptr), len(V))
+        penalty = float(ridge @ np.square(U.astype(np.float64)).sum(axis=1))
+        return _errors(events, U, V) + self.alpha0 * pairs, penalty
+
+    def item_terms(self, broadcast: Broadcast) -> float:
+        """The penalty of the items."""
+        counts, users = popularity_of(broadcast)
+        return float(self.ridges(counts, users) @ np.square(broadcast.V.astype(np.float64)).sum(axis=1))
+
+    # --- the server
+
+    def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:
+        rank = broadcast.settings.rank
+        V = broadcast.V * np.asarray(SPREAD / (0.3 * np.sqrt(rank)), broadcast.V.dtype)
+        S = np.zeros((len(V) + 1, line_length(rank)))
+        return Start(broadcast._replace(V=V, shared=_shared(S, rank)), server_at(V, S))
+
+    def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
+        assert server.S is not None
+        S, rank = np.empty_like(server.S), broadcast.settings.rank
+        np.add(server.S[:-1], total["S"], out=S[:-1])
+        S[-1] = server.S[-1]
+        S[-1, : total["users"].shape[1]] += total["users"][0]
+        users = user_sums(S, rank)
+        require(users.number > -0.5, f"{users.number:g} users cannot be a sum", DataError)
+        ridge = self.ridges(np.maximum(S[:-1, -1], 0), max(users.number, 0))
+        V = weighted.solve_event_sums(S[:-1], self.alpha0 * users.gram, np.maximum(ridge, MIN_POSITIVE))
+        return ServerState(S, V, server.seen + round(total.number("joined")))
+
+    def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
+        assert server.S is not None
+        return _shared(server.S, broadcast.settings.rank)
+
+    # --- messages
+
+    def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        rank = broadcast.settings.rank
+        return {
+            "S": Part((items, line_length(rank)), SUM_BITS, cumulative=True, sparse=True),
+            "users": Part((1, rank * (rank + 1) // 2 + 1), SUM_BITS, cumulative=True),
+            "joined": Part(),
+        }
+
+    def check_broadcast(self, broadcast: Broadcast) -> None:
+        arrays, items = broadcast.shared.arrays, len(broadcast.V)
+        shaped = arrays.keys() == {COUNTS, USERS} and arrays[COUNTS].shape == (items,) and arrays[USERS].shape == (1,)
+        require(shaped, "the server sends no counts, or more than counts, with V")
+        finite = all(bool((np.abs(array) <= MAX_NUMBER).all()) for array in (*arrays.values(), broadcast.V))
+        require(finite, f"the server sends numbers beyond {MAX_NUMBER:g}")
+
+    def state_numbers(self, sizes: Sizes) -> int:
+        return 0
+
+
+def _errors(events: sparse.csr_array, U: Array, V: Array) -> float:
+    """sum c (1 - u'v)^2 over events, in blocks that take little memory."""
+    rows, found = np.repeat(np.arange(len(U)), np.diff(events.indptr)), 0.0
+    for start in range(0, events.nnz, BLOCK):
+        some = slice(start, start + BLOCK)
+        scores = np.einsum("kr,kr->k", U[rows[some]], V[events.indices[some]], dtype=np.float64)
+        found += float(np.sum(events.data[some] * np.square(1 - scores)))
+    return found
+
+
+def line_length(rank: int) -> int:
+    """Numbers of an item: the lower triangle of sum c u u', sum c u, and the number of events."""
+    return rank * (rank + 1) // 2 + rank + 1
+
+
+def turned_of(broadcast: Broadcast) -> Turned:
+    """V in the basis in which V'V is diagonal, computed once per broadcast."""
+    return broadcast.shared.derive("turned", lambda: turned(broadcast.V))
+
+
+def turned(V: Array) -> Turned:
+    squares, Q = np.linalg.eigh(weighted.gram_of(V))
+    Q = np.ascontiguousarray(Q, V.dtype)
+    return Turned(weighted.times(V, Q), np.maximum(squares, 0), Q)
+
+
+class EventSums(Sparse):
+    """The change of a client's sums over its users, item by item, computed when it is added."""
+
+    def __init__(self, shard: Shard, height: int, U: Array, before: Array, known: Array) -> None:
+        self.rows, self.height = shard.rated, height
+        self._events, self._arguments = shard.by_rated, (U, before, known)
+
+    @property
+    def values(self) -> Array:
+        found = np.zeros((len(self.rows), self.shape[1]), self._arguments[0].dtype)
+        self._add(found, np.arange(len(self.rows)))
+        return found
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.height, line_length(self._arguments[0].shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._arguments[0].itemsize)
+
+    def add_to(self, sums: Array) -> None:
+        self._add(sums, self.rows)
+
+    def _add(self, sums: Array, targets: Array) -> None:
+        U, before, known = self._arguments
+        events = self._events
+        roots = np.sqrt(events.data.astype(U.dtype, copy=False))
+        weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
+
+
+def _user_change(now: Array, before: State | None) -> Array:
+    """The change of [lower triangle of U'U, number of users] of a client."""
+    rows, columns = np.tril_indices(now.shape[1])
+
+    def gram(U: Array) -> Array:
+        found: Array = weighted.gram_of(U)[rows, columns]
+        return found
+
+    if before is None:
+        return np.append(gram(now), float(len(now)))
+    return np.append(gram(now) - gram(before.U), 0.0)
+
+
+def user_sums(S: Array, rank: int) -> Sizes1:
+    """U'U and the number of users, which the last row of the server's array holds."""
+    count = rank * (rank + 1) // 2
+    gram, (rows, columns) = np.zeros((rank, rank)), np.tril_indices(rank)
+    gram[rows, columns] = gram[columns, rows] = S[-1, :count]
+    return Sizes1(gram, float(S[-1, count]))
+
+
+def _shared(S: Array, rank: int) -> Shared:
+    return Shared({COUNTS: S[:-1, -1].copy(), USERS: np.array([user_sums(S, rank).number])})

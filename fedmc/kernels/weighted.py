@@ -1,0 +1,258 @@
+"""Compiled solves of weighted least squares with a common quadratic term; `reference_weighted` is the numpy twin.
+
+Row x with the factors f and the weights c of its events solves
+
+    (shift + ridge + sum c f f') x = sum c f            shift: a diagonal that all rows share; ridge: a number a row
+
+With n events and m = sqrt(c), let A have the lines m f. A row of few events is solved by the identity of Woodbury, in
+n instead of d coordinates: with D = shift + ridge,
+
+    x = D^-1 A' (1 + A D^-1 A')^-1 m
+
+which takes n^2 d instead of n d^2 + d^3 / 3 multiplications. A shift that is not diagonal is made so by a rotation
+(`rotated`): a quadratic term of all pairs, such as V'V, costs one eigendecomposition for all rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmc.kernels import threads
+from fedmc.kernels.compiler import inlined, njit
+from fedmc.kernels.gram import BLOCK, WHOLE, add_gram, add_lines, dot, mirror, whole_packs
+from fedmc.kernels.simd import fma, lanes, load, padded, splat, spread, store
+from fedmc.kernels.solves import cholesky_solve
+from fedmc.types import Array, Scalar
+
+PART = 2048  # rows whose Gram matrix is summed in one go
+TINY = 1e-12  # pivots below this share of the largest are taken for 0
+
+
+@inlined
+def _few_events(
+    start: int, n: int, indices: Array, roots: Array, F: Array, inverse: Array, A: Array, K: Array, y: Array, x: Array
+) -> None:
+    """The identity of Woodbury; `inverse` is D^-1/2. A holds the columns of A D^-1/2 as lines, padded with zeros."""
+    size = F.shape[1]
+    A[:, n:] = 0
+    for k in range(n):
+        f, root = F[indices[start + k]], roots[start + k]
+        for c in range(size):
+            A[c, k] = root * f[c] * inverse[c]
+    add_gram(A, size, K, 0, False, True, False)
+    for k in range(n):
+        K[k, k] += x.dtype.type(1)
+        K[k, n] = roots[start + k]
+    cholesky_solve(K, n, y, x.dtype.type(0))
+    for c in range(size):
+        x[c] = inverse[c] * dot(A, c, y)
+
+
+@inlined
+def _many_events(
+    start: int, stop: int, indices: Array, roots: Array, F: Array, shift: Array, ridge: Scalar, P: Array, m: Array,
+    G: Array, b: Array, x: Array,
+) -> None:  # fmt: skip
+    """One Cholesky factorisation of the whole system."""
+    size = F.shape[1]
+    for begin in range(start, stop, BLOCK):
+        count = min(BLOCK, stop - begin)
+        for k in range(count):
+            f, root = F[indices[begin + k]], roots[begin + k]
+            for c in range(size):
+                P[k, c] = root * f[c]
+            m[k] = root
+        add_gram(P, count, G, 0, False, begin == start, False)
+        add_lines(P, m, count, b, begin == start)
+    largest = x.dtype.type(0)
+    for c in range(size):
+        G[c, c] += shift[c] + ridge
+        G[c, size] = b[c]
+        largest = max(largest, G[c, c])
+    cholesky_solve(G, size, x, largest * x.dtype.type(TINY))
+
+
+@njit(cache=True, nogil=True)
+def _rows(
+    first: int, last: int, indptr: Array, indices: Array, roots: Array, F: Array, shift: Array, ridge: Array, out: Array
+) -> None:
+    dtype, size = out.dtype, F.shape[1]
+    wide = whole_packs(size + 1, lanes(out))
+    room = np.zeros(wide * wide, dtype)
+    space = np.zeros(wide * wide, dtype)
+    P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
+    b, x, inverse = np.zeros(wide, dtype), np.zeros(wide, dtype), np.zeros(size, dtype)
+    for row in range(first, last):
+        start, n = indptr[row], indptr[row + 1] - indptr[row]
+        if n == 0:
+            out[row] = 0
+            continue
+        if n < size:
+            for c in range(size):
+                inverse[c] = dtype.type(1) / np.sqrt(shift[c] + ridge[row])
+            line = whole_packs(n + 1, lanes(out))
+            A, K = room[: size * line].reshape(size, line), space[: line * line].reshape(line, line)
+            _few_events(start, n, indices, roots, F, inverse, A, K, b[:line], x)
+        else:
+            G = space.reshape(wide, wide)
+            _many_events(start, start + n, indices, roots, F, shift, ridge[row], P, m, G, b, x)
+        out[row] = x[:size]
+
+
+def solve_events(
+    indptr: Array, indices: Array, roots: Array, F: Array, shift: Array, ridge: Array, out: Array | None = None
+) -> Array:
+    """The solution of each row; `roots` are the square roots of its events' weights."""
+    dtype, size = F.dtype, F.shape[1]
+    found = np.empty((len(indptr) - 1, size), dtype) if out is None else out
+    short = np.minimum(np.diff(indptr).astype(np.float64), size)
+    effort = float((short * np.diff(indptr)).sum()) * size
+    numbers = np.ascontiguousarray(shift, dtype), np.ascontiguousarray(ridge, dtype)
+    threads.over_rows(_rows, indptr, effort, indptr, indices, roots, F, *numbers, found)
+    return found
+
+
+# --- products, with the same bits whatever other rows there are
+
+
+@njit(cache=True, nogil=True)
+def _product(first: int, last: int, X: Array, B: Array, out: Array) -> None:
+    """out = X B; B's lines are padded to whole packs."""
+    inner, step, wide = X.shape[1], lanes(B), B.shape[1]
+    line = np.zeros(wide, out.dtype)
+    for row in range(first, last):
+        for c in range(0, wide, step):
+            even = odd = splat(out.dtype.type(0))
+            for k in range(0, inner - 1, 2):
+                even = fma(spread(X, (row, k)), load(B, (k, c)), even)
+                odd = fma(spread(X, (row, k + 1)), load(B, (k + 1, c)), odd)
+            if inner % 2:
+                even = fma(spread(X, (row, inner - 1)), load(B, (inner - 1, c)), even)
+            store(line, c, fma(splat(out.dtype.type(1)), even, odd))
+        for c in range(out.shape[1]):
+            out[row, c] = line[c]
+
+
+def times(X: Array, B: Array) -> Array:
+    """X B, row by row: BLAS would round a row in a way that depends on how many others there are."""
+    lines = np.zeros((len(B), padded(B.shape[1], X.dtype)), X.dtype)
+    lines[:, : B.shape[1]] = B
+    out = np.empty((len(X), B.shape[1]), X.dtype)
+    threads.over_rows(_product, np.arange(len(X) + 1), X.size * B.shape[1], np.ascontiguousarray(X), lines, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _grams(first: int, last: int, X: Array, out: Array) -> None:
+    size = X.shape[1]
+    P, G = np.zeros((BLOCK, out.shape[1])), np.zeros((out.shape[1], out.shape[1]))
+    for part in range(first, last):
+        begin, end = part * PART, min((part + 1) * PART, len(X))
+        for start in range(begin, end, BLOCK):
+            count = min(BLOCK, end - start)
+            for k in range(count):
+                for c in range(size):
+                    P[k, c] = X[start + k, c]
+            add_gram(P, count, G, 0, False, start == begin, False)
+        mirror(G, 0)
+        out[part] = G
+
+
+def gram_of(X: Array) -> Array:
+    """X'X in float64, summed over parts of so many rows, whatever the number of threads."""
+    size, parts = X.shape[1], -(-len(X) // PART)
+    wide = padded(size, np.dtype(np.float64))
+    found = np.zeros((parts, wide, wide))
+    threads.over_rows(_grams, np.arange(parts + 1), X.size * size, np.ascontiguousarray(X), found)
+    return np.ascontiguousarray(found.sum(axis=0)[:size, :size])
+
+
+# --- the sums of a client over its users, item by item
+
+
+@inlined
+def _weighted_lines(start: int, stop: int, indices: Array, roots: Array, F: Array, P: Array) -> None:
+    """Lines [m f, m] of some events, padded with zeros."""
+    size = F.shape[1]
+    for k in range(start, stop):
+        f, root = F[indices[k]], roots[k]
+        for c in range(size):
+            P[k - start, c] = root * f[c]
+        P[k - start, size] = root
+
+
+@njit(cache=True, nogil=True)
+def _add_rows(
+    first: int, last: int, indptr: Array, indices: Array, roots: Array, F: Array, previous: Array, had_previous: Array,
+    targets: Array, sums: Array,
+) -> None:  # fmt: skip
+    size = F.shape[1]
+    wide = whole_packs(size + 1, lanes(F))
+    P, G = np.zeros((BLOCK, wide), F.dtype), np.zeros((wide, wide), F.dtype)
+    for row in range(targets.size):
+        if targets[row] < first or targets[row] >= last:
+            continue
+        start, stop = indptr[row], indptr[row + 1]
+        both = stop > start and had_previous[indices[start]]
+        whole = stop - start < WHOLE
+        for begin in range(start, stop, BLOCK):
+            end = min(begin + BLOCK, stop)
+            _weighted_lines(begin, end, indices, roots, F, P)
+            add_gram(P, end - begin, G, 0, whole, begin == start, False)
+            if both:
+                _weighted_lines(begin, end, indices, roots, previous, P)
+                add_gram(P, end - begin, G, 0, whole, False, True)
+        if not whole:
+            mirror(G, 0)
+        line, place = sums[targets[row]], 0
+        for a in range(size + 1):
+            length = min(a + 1, size)  # the last number of the last line is replaced by a count
+            for c in range(length):
+                line[place + c] += G[a, c]
+            place += length
+        if not both:
+            line[place] += stop - start
+
+
+def add_event_sums(
+    sums: Array, targets: Array, indptr: Array, indices: Array, roots: Array, F: Array, previous: Array,
+    had_previous: Array,
+) -> None:  # fmt: skip
+    """sums[targets[k]] += [sum c f f' (its lower triangle), sum c f, number of events] of row k, minus what it was.
+
+    `had_previous` marks the rows of F whose part in `sums` was computed from `previous`; within a row of events, all
+    of them are or none.
+    """
+    effort = len(indices) * F.shape[1] ** 2 + len(indptr) * sums.shape[1]
+    work = threads.gathered(np.diff(indptr), targets, len(sums))
+    threads.over_rows(_add_rows, work, effort, indptr, indices, roots, F, previous, had_previous, targets, sums)
+
+
+# --- the server's solve
+
+
+@njit(cache=True, nogil=True)
+def _solve_rows(first: int, last: int, sums: Array, common: Array, ridge: Array, out: Array) -> None:
+    size = out.shape[1]
+    long = whole_packs(size + 1, lanes(out))
+    A, x = np.zeros((size, long)), np.zeros(long)
+    for row in range(first, last):
+        place, largest = 0, 0.0
+        for a in range(size):
+            for c in range(a + 1):
+                A[c, a] = sums[row, place] + common[a, c]
+                place += 1
+            A[a, a] += ridge[row]
+            largest = max(largest, A[a, a])
+        for a in range(size):
+            A[a, size] = sums[row, place + a]
+        cholesky_solve(A, size, x, largest * TINY)
+        out[row] = x[:size]
+
+
+def solve_event_sums(sums: Array, common: Array, ridge: Array) -> Array:
+    """(common + ridge + sum c f f') x = sum c f of each row of sums, in float64."""
+    out = np.empty((len(sums), len(common)))
+    effort = len(sums) * (len(common) + 4) ** 3 / 3
+    threads.over_rows(_solve_rows, np.arange(len(sums) + 1), effort, sums, common, ridge, out)
+    return out
