@@ -31,7 +31,7 @@ from fedmc.algorithms.curvature import joined_rows, parted
 from fedmc.algorithms.event_measures import COUNTS, USERS, EventMeasures, popularity_of
 from fedmc.algorithms.leakage import CurvatureLeakage, Leakage, Observation
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
-from fedmc.algorithms.protocol import Algorithm, Sizes, Start
+from fedmc.algorithms.protocol import Algorithm, Start
 from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, server_at
 from fedmc.algorithms.state import LocalState, ServerState, State
@@ -39,7 +39,7 @@ from fedmc.data.partition import Shard, together
 from fedmc.errors import DataError, require
 from fedmc.kernels import weighted
 from fedmc.problem.scaling import Scaling
-from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, number
+from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, DType, number
 
 ALPHA0, WEIGHT, EXPONENT = 0.1, 0.01, 1.0  # defaults: see docs/explanation/implicit-feedback.md
 BLOCK = 1 << 18  # events whose errors are computed at a time
@@ -118,7 +118,7 @@ class IALS(Algorithm):
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> tuple[Sequence[State], Sums]:
         whole = together(shards)
-        U = self.fitted(whole.by_user.indptr, whole.by_user.indices, whole.by_user.data, broadcast)
+        U = self.new_users(whole.by_user, broadcast)
         parts = parted(U, shards)
         before = [np.zeros_like(now) if old is None else old.U for now, old in zip(parts, states, strict=True)]
         known = np.repeat([old is not None for old in states], [len(now) for now in parts])
@@ -140,14 +140,14 @@ class IALS(Algorithm):
         return {"S": S, "users": _user_change(state.U, None)[None]}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
-        return self.fitted(shard.by_user.indptr, shard.by_user.indices, shard.by_user.data, broadcast)
+        return self.new_users(shard.by_user, broadcast)
 
-    def fitted(self, indptr: Array, indices: Array, confidence: Array, broadcast: Broadcast) -> Array:
+    def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
         """The users' factors that minimise the objective, given V."""
-        turned, dtype = turned_of(broadcast), broadcast.V.dtype
-        roots = np.sqrt(confidence.astype(dtype, copy=False))
-        ridge = self.ridges(np.diff(indptr), len(broadcast.V))
-        found = weighted.solve_events(indptr, indices, roots, turned.V, self.alpha0 * turned.squares, ridge)
+        turned, pattern = turned_of(broadcast), (matrix.indptr, matrix.indices)
+        roots = _roots(matrix.data, broadcast.V.dtype)
+        ridge = self.ridges(np.diff(matrix.indptr), len(broadcast.V))
+        found = weighted.solve_events(*pattern, roots, turned.V, self.alpha0 * turned.squares, ridge)
         return weighted.times(found, np.ascontiguousarray(turned.Q.T))
 
     def ridges(self, events: Array, others: float) -> Array:
@@ -208,8 +208,8 @@ class IALS(Algorithm):
         finite = all(bool((np.abs(array) <= MAX_NUMBER).all()) for array in (*arrays.values(), broadcast.V))
         require(finite, f"the server sends numbers beyond {MAX_NUMBER:g}")
 
-    def state_numbers(self, sizes: Sizes) -> int:
-        return 0
+    def user_penalty(self, broadcast: Broadcast) -> float:
+        return float(self.ridges(np.zeros(1), len(broadcast.V))[0])
 
 
 def _errors(events: sparse.csr_array, U: Array, V: Array) -> float:
@@ -220,6 +220,11 @@ def _errors(events: sparse.csr_array, U: Array, V: Array) -> float:
         scores = np.einsum("kr,kr->k", U[rows[some]], V[events.indices[some]], dtype=np.float64)
         found += float(np.sum(events.data[some] * np.square(1 - scores)))
     return found
+
+
+def _roots(confidence: Array, dtype: DType) -> Array:
+    """Square roots. Whoever reads events refuses confidences below 0; here they count as 0."""
+    return np.sqrt(np.maximum(confidence, 0).astype(dtype, copy=False))
 
 
 def line_length(rank: int) -> int:
@@ -265,7 +270,7 @@ class EventSums(Sparse):
     def _add(self, sums: Array, targets: Array) -> None:
         U, before, known = self._arguments
         events = self._events
-        roots = np.sqrt(events.data.astype(U.dtype, copy=False))
+        roots = _roots(events.data, U.dtype)
         weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Literal, cast
 
+from fedmc.algorithms import registry
 from fedmc.errors import quoted
 from fedmc.privacy.protocol import Privacy
 
@@ -29,7 +30,7 @@ PRESETS: dict[str, dict[str, object]] = {
         sampler="passes", extrapolation=0.5, entry_penalty=0.3,
     ),
     "implicit": dict(
-        penalty_users="none", penalty_items="none", beta="auto", algorithm=("ials",), fit_users_to="V", dual_step=1.0,
+        penalty_users="l2:1", penalty_items="auto", beta="auto", algorithm=("ials",), fit_users_to="V", dual_step=1.0,
         normalise="none", biases=False, start="normal", entry="first-turn", fold_in=True, sampler="passes",
         extrapolation=0.0, entry_penalty=1.0,
     ),
@@ -46,6 +47,8 @@ BAYESIAN: dict[str, tuple[object, ...]] = {  # settings that preset "bayes" take
 
 def fitting(name: str, given: Mapping[str, object]) -> str:
     """The preset to use: "fast" instead of "bayes" for settings that the Bayesian model does not have."""
+    if registry.of_events(given.get("algorithm", given.get("method"))):
+        return "implicit"
     if name != "bayes":
         return name
     privacy = cast(Privacy, given["privacy"])

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from scipy import sparse
+
 from fedmc.algorithms.leakage import Leakage, RowNorms
 from fedmc.algorithms.measures import RATINGS, Measures
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
@@ -28,7 +30,7 @@ from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.theory import Theory
-from fedmc.algorithms.users import users_at
+from fedmc.algorithms.users import new_users, users_at
 from fedmc.data.partition import Shard
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
@@ -124,6 +126,10 @@ class Algorithm(Protocol):
         """The ratings that the user factors explain, without what the client itself knows to add to predictions."""
         return shard
 
+    def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
+        """Factors of users who have these ratings or events but belong to no client, given V (fold-in)."""
+        return new_users(matrix, broadcast)
+
     def posterior(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast
     ) -> Posterior | None:
@@ -165,6 +171,10 @@ class Algorithm(Protocol):
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
         """Refuse a broadcast that an honest server would never send. A node calls this before it reads any rating."""
+
+    def user_penalty(self, broadcast: Broadcast) -> float | None:
+        """The smallest l2 weight that a user is fitted with, for policies; None: the settings' penalty says it."""
+        return None
 
     def noise_multiplier(self, broadcast: Broadcast) -> float | None:
         """The noise multiplier of the reply, for an organisation's ledger; None: this algorithm adds no noise."""

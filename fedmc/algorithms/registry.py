@@ -96,6 +96,13 @@ def is_name(given: object) -> bool:
     return isinstance(given, str)
 
 
+def of_events(given: object) -> bool:
+    """Whether this names an algorithm, or is one, that learns from events instead of ratings."""
+    if isinstance(given, str) and name_of(given) not in names():
+        return False
+    return given is not None and getattr(resolve(given), "feedback", None) == "implicit"
+
+
 def resolve(given: object) -> Algorithm:
     """The algorithm of this name, or the user's own object, checked."""
     return find(given) if isinstance(given, str) else check(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import sparse
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.state import State
@@ -45,6 +46,14 @@ def users_at(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
     penalty, _ = settings.penalties(broadcast.clients)
     problem, opening = by_user(shard, broadcast), opening_users(shard, state, broadcast)
     return subproblem.minimise(problem, broadcast.V, opening, penalty, FIT_TOLERANCE)
+
+
+def new_users(matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
+    """Users with these ratings, fitted to V, who belong to no client."""
+    settings, V = broadcast.settings, broadcast.V
+    problem = Problem(matrix, settings.make_loss(), broadcast.scaling)
+    penalty, _ = settings.penalties(broadcast.clients)
+    return subproblem.minimise(problem, V, np.zeros((matrix.shape[0], settings.width), V.dtype), penalty)
 
 
 def opening_users(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:

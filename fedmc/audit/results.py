@@ -126,8 +126,8 @@ def item_lists(sees: str, found: Listed, clients: int) -> Finding:
         meaning = f"The list of all rated items but rare ones is read off for none {who}."
     else:
         meaning = (
-            f"The list of all rated items but rare ones is read off for {found.whole:,} {who}: {found.right:,} of their "
-            f"{found.ratings:,} ratings (recall {_of_100(found.right / found.ratings, 'in')}), "
+            f"The list of all rated items but rare ones is read off for {found.whole:,} {who}: {found.right:,} of "
+            f"their {found.ratings:,} ratings (recall {_of_100(found.right / found.ratings, 'in')}), "
             f"{_of_100(found.right / found.said, 'in')} of the items named are right (precision)."
         )
     return Finding("all items of one person", sees, "whole lists read off", share, 0.0, meaning)

@@ -6,10 +6,11 @@ import re
 from typing import Any, Literal
 
 import numpy as np
+from scipy import sparse
 
-from fedmc.data.ratings import as_ids
+from fedmc.data.ratings import Ratings, as_ids
 from fedmc.errors import InputError
-from fedmc.types import Array
+from fedmc.types import Array, DType
 
 Unknown = Literal["refuse", "prior"]
 
@@ -43,3 +44,14 @@ def _whole_numbers(ids: Array, role: str, unknown: Unknown) -> tuple[Array, Arra
     if unknown == "refuse" and not whole.all():
         raise InputError(f"unknown {role} {ids[~whole][0]!s}: this model's {role} ids are whole numbers")
     return np.where(whole, ids, "0").astype(np.int64), whole
+
+
+def onto_catalogue(items: Array, ratings: Ratings, dtype: DType) -> sparse.csr_array:
+    """The ratings as a matrix whose columns are these items."""
+    columns = find_ids(items, ratings.items, "item")
+    entries = ratings.matrix.tocoo()
+    shape = len(ratings.users), len(items)
+    matrix = sparse.csr_array((entries.data.astype(dtype), (entries.row, columns[entries.col])), shape=shape)
+    matrix.sort_indices()
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    return matrix

@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike
 from scipy import sparse, special
 
 from fedmc.algorithms.bayes_client import with_ones
+from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.posterior import Posterior, fit_users, free_part, prior_row
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
 from fedmc.kernels import moments
-from fedmc.model import explain, files
+from fedmc.model import explain, files, recommending
 from fedmc.model.explain import Case, Effect, Id, Names
-from fedmc.model.ids import Unknown, find_ids
-from fedmc.problem import subproblem
+from fedmc.model.ids import Unknown, find_ids, onto_catalogue
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
@@ -112,29 +112,39 @@ class Model:
         return Interval(*(self._clipped(end) for end in (center, center - half, center + half)))
 
     def recommend(
-        self, users: Any, n: int = 10, *, exclude_seen: bool = True, cautious: bool = False
+        self,
+        users: Any,
+        n: int = 10,
+        *,
+        exclude_seen: bool = True,
+        cautious: bool = False,
+        only: ArrayLike | None = None,
+        exclude: ArrayLike | None = None,
     ) -> tuple[Array, Array]:
         """The n best items of each user (or all, if there are fewer): (ids, scores), one row per user.
 
         Items are ranked by their predicted ratings or, if `cautious`, by a lower bound that the expected rating exceeds
-        with 90 % probability. A row with fewer items is filled up with the id -1 (or an empty string) and the score
-        NaN.
+        with 90 % probability. `only` and `exclude` are ids of items to choose from, and to leave out. A row with fewer
+        items is filled up with the id -1 (or an empty string) and the score NaN.
         """
         require(n >= 1, f"n must be at least 1, got {n}")
         rows = find_ids(self.users, users, "user")
-        scores = self._to_ratings(self.U[rows] @ self.V.T).astype(np.float64)
-        if cautious:
-            scores -= float(special.ndtri(CAUTION)) * self._spread_of_all(rows)
-        if exclude_seen:
-            seen = self.seen[rows]
-            scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-        scores = np.take_along_axis(scores, best, axis=1)
-        ids = self.items[best]
-        missing = np.isneginf(scores)
-        ids[missing] = -1 if ids.dtype.kind == "i" else ""
-        scores = np.where(missing, np.nan, self._clipped(scores))
+        spread = float(special.ndtri(CAUTION)) * self._spread_of_all(rows) / self.scaling.scale if cautious else None
+        chosen, left_out = (None if ids is None else find_ids(self.items, ids, "item") for ids in (only, exclude))
+        allowed = recommending.allowed(len(self.items), chosen, left_out)
+        seen = self.seen[rows] if exclude_seen else None
+        columns, scores = recommending.best(self.U[rows], self.V, seen, n, allowed, spread)
+        ids = recommending.named(self.items, columns)
+        scores = np.where(columns < 0, np.nan, self._clipped(self._to_ratings(scores.astype(np.float64))))
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
+
+    def similar(self, items: Any, n: int = 10) -> tuple[Array, Array]:
+        """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
+        require(n >= 1, f"n must be at least 1, got {n}")
+        columns = find_ids(self.items, items, "item")
+        found, cosines = recommending.similar(self.V[:, : self.settings.rank], columns, n)
+        ids = recommending.named(self.items, found)
+        return (ids[0], cosines[0]) if np.ndim(items) == 0 else (ids, cosines)
 
     def explain(
         self,
@@ -180,17 +190,16 @@ class Model:
 
         `features` are the users' own features, standardised as those of training, a row each.
         """
-        matrix = self._onto_catalogue(ratings)
-        problem = Problem(matrix, self.settings.make_loss(), self.scaling)
+        matrix = onto_catalogue(self.items, ratings, self.V.dtype)
         if self.posterior is not None:
+            problem = Problem(matrix, self.settings.make_loss(), self.scaling)
             known = self.posterior
             lines = moments.moment_lines(known.item_means, known.item_covariances)
             fit = fit_users(problem, known, lines, known.prior_means(matrix, features), self.V.dtype)
             posterior = known.of_users(fit.covariances, known.calibration)
             return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=posterior)
-        penalty, _ = self.settings.penalties(self.clients)
-        start = np.zeros((len(ratings.users), self.settings.width), self.V.dtype)
-        U = subproblem.minimise(problem, self.V, start, penalty)
+        broadcast = Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling)
+        U = self.settings.make_algorithm().new_users(matrix, broadcast)
         return replace(self, users=ratings.users, U=U, seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:
@@ -284,13 +293,3 @@ class Model:
 
     def _clipped(self, ratings: Array) -> Array:
         return ratings if self.rating_range is None else np.clip(ratings, *self.rating_range)
-
-    def _onto_catalogue(self, ratings: Ratings) -> sparse.csr_array:
-        """The ratings as a matrix with this model's columns."""
-        columns = find_ids(self.items, ratings.items, "item")
-        entries = ratings.matrix.tocoo()
-        shape = len(ratings.users), len(self.items)
-        matrix = sparse.csr_array((entries.data.astype(self.V.dtype), (entries.row, columns[entries.col])), shape=shape)
-        matrix.sort_indices()
-        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-        return matrix

@@ -76,6 +76,9 @@ def _numbers(request: Request) -> Iterator[Bounded]:
         yield from _auto_beta(broadcast)
     else:
         yield Bounded("beta", settings.beta, "min_beta", "max_beta")
+    own = settings.make_algorithm().user_penalty(broadcast)
+    if own is not None:
+        yield Bounded("the weight of the users' penalty", own, "min_penalty_users", "max_penalty_users")
     for name, penalty, share in (("users", users, settings.entry_penalty), ("items", items, 1.0)):
         weight = _weight(penalty)
         if weight is not None:  # a plug-in's own: its name was accepted

@@ -1,0 +1,155 @@
+"""Central baselines of implicit feedback: pooled iALS, clients alone, popularity and nearest items.
+
+Rankings are arrays of item numbers, a row for each user, best first, of the items that the user has not seen:
+`problem.ranking.sums_of` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy import sparse
+
+from fedmc.algorithms.ials import IALS, SPREAD, turned
+from fedmc.data.matrices import narrow
+from fedmc.errors import require
+from fedmc.kernels import weighted
+from fedmc.kernels.ranking import NONE, top_items
+from fedmc.problem.ranking import popularity_top
+from fedmc.problem.rng import server_rng
+from fedmc.types import Array
+
+Factors = tuple[Array, Array]  # U, V
+NEIGHBOURS, SHRINKAGE = 100, 10.0  # of nearest items
+BLOCK = 1 << 25  # bytes of dense scores at a time
+
+
+def first_items(items: int, rank: int, seed: int = 0, dtype: DTypeLike = np.float32) -> Array:
+    """V at the start of a federation that trains iALS with this seed."""
+    V = server_rng(seed).normal(0, 0.3, (items, rank)).astype(dtype)
+    return np.asarray(V * np.asarray(SPREAD / (0.3 * np.sqrt(rank)), dtype))
+
+
+def sweeps_of(algorithm: IALS, events: sparse.csr_array, V: Array) -> Iterator[Factors]:
+    """(U, V) after each sweep, without end: U is fitted to V, and then V to U, as in a round with all clients."""
+    by_user, by_item = narrow(events), narrow(sparse.csr_array(events.T.tocsr()))
+    while True:
+        U = fitted(algorithm, by_user, V)
+        V = fitted(algorithm, by_item, U)
+        yield U, V
+
+
+def fitted(algorithm: IALS, events: sparse.csr_array, F: Array) -> Array:
+    """The factors of the rows of events that minimise the objective, given those of the columns."""
+    basis, roots = turned(F), np.sqrt(events.data.astype(F.dtype, copy=False))
+    ridge = algorithm.ridges(np.diff(events.indptr), len(F))
+    shift = algorithm.alpha0 * basis.squares
+    found = weighted.solve_events(events.indptr, events.indices, roots, basis.V, shift, ridge)
+    return weighted.times(found, np.ascontiguousarray(basis.Q.T))
+
+
+def pooled_ials(
+    events: sparse.csr_array,
+    rank: int,
+    alpha0: float,
+    weight: float,
+    exponent: float = 1.0,
+    *,
+    sweeps: int = 10,
+    seed: int = 0,
+    dtype: DTypeLike = np.float32,
+) -> Factors:
+    """(U, V) of iALS on all events in one place, whose values are confidences; U is fitted to the last V.
+
+    A federation in which all take part has the same iterates, but for rounding. No sums are stored, and rows of few
+    events are solved in as many coordinates, so large ranks are fast.
+    """
+    require(sweeps >= 1, f"sweeps must be at least 1, got {sweeps}")
+    algorithm = IALS(alpha0, weight, exponent)
+    start = first_items(events.shape[1], rank, seed, dtype)
+    _, V = next(islice(sweeps_of(algorithm, events, start), sweeps - 1, None))
+    return fitted(algorithm, narrow(events), V), V
+
+
+def model_top(factors: Factors, seen: sparse.csr_array, k: int) -> Array:
+    """The k best items of each user by their inner products."""
+    items, _ = top_items(*factors, seen.indptr, seen.indices, k)
+    return items
+
+
+def alone_top(
+    events: sparse.csr_array,
+    owner: Array,
+    k: int,
+    rank: int,
+    alpha0: float,
+    weight: float,
+    exponent: float = 1.0,
+    *,
+    sweeps: int = 10,
+    seed: int = 0,
+) -> Array:
+    """The k best items of each user if each client trains iALS on the events of its own users."""
+    top = np.full((events.shape[0], k), NONE, np.int32)
+    for client in np.unique(owner):
+        own = np.flatnonzero(owner == client)
+        mine = sparse.csr_array(events[own])
+        top[own] = model_top(pooled_ials(mine, rank, alpha0, weight, exponent, sweeps=sweeps, seed=seed), mine, k)
+    return top
+
+
+def popular_top(events: sparse.csr_array, k: int) -> Array:
+    """The k items that most users have."""
+    counts = np.bincount(events.indices, minlength=events.shape[1])
+    return popularity_top(counts, (events.indptr, events.indices), k)
+
+
+def nearest_top(events: sparse.csr_array, k: int, neighbours: int = NEIGHBOURS, shrinkage: float = SHRINKAGE) -> Array:
+    """The k items most similar to those that a user has: the sum of similarities, over the nearest items of each.
+
+    Items i and j, which n_i and n_j users have, and n_ij both, have the similarity n_ij / (sqrt(n_i n_j) + shrinkage).
+    """
+    pattern = sparse.csr_array((np.ones(events.nnz, np.float32), events.indices, events.indptr), shape=events.shape)
+    similar = _similarities(pattern, neighbours, shrinkage)
+    top = np.full((events.shape[0], k), NONE, np.int32)
+    for some in _blocks(*events.shape):
+        scores = (pattern[some] @ similar).toarray()
+        scores[pattern[some].nonzero()] = -np.inf
+        best, values = _largest(scores, k)
+        top[some, : best.shape[1]] = np.where(values > 0, best, NONE)
+    return top
+
+
+def _similarities(pattern: sparse.csr_array, neighbours: int, shrinkage: float) -> sparse.csr_array:
+    """By item, in each row, the similarities of its nearest items."""
+    items = pattern.shape[1]
+    by_item, parts = sparse.csr_array(pattern.T.tocsr()), []
+    counts = np.diff(by_item.indptr)
+    for some in _blocks(items, items):
+        found = (by_item[some] @ pattern).toarray()
+        rows = np.arange(some.start, some.start + len(found))
+        found /= np.sqrt(np.outer(counts[rows], counts)).astype(np.float32) + np.float32(max(shrinkage, 1e-9))
+        found[rows - some.start, rows] = 0
+        best, values = _largest(found, neighbours)
+        columns = best.ravel(), np.arange(0, best.size + 1, best.shape[1])
+        parts.append(sparse.csr_array((values.ravel(), *columns), shape=found.shape))
+    whole = sparse.csr_array(sparse.vstack(parts, "csr"))
+    whole.eliminate_zeros()
+    return whole
+
+
+def _blocks(rows: int, columns: int) -> Iterator[slice]:
+    height = max(1, BLOCK // (4 * max(columns, 1)))
+    return (slice(start, start + height) for start in range(0, rows, height))
+
+
+def _largest(scores: Array, k: int) -> Factors:
+    """The places of the k largest numbers of each row, and the numbers, largest first."""
+    k = min(k, scores.shape[1])
+    some = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
+    values = np.take_along_axis(scores, some, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1), np.take_along_axis(values, order, axis=1)

@@ -1,0 +1,66 @@
+"""The best items of users by their factors: among all items, or some of them, and similar items."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.errors import InputError, require
+from fedmc.kernels.ranking import NONE, top_items
+from fedmc.types import Array
+
+
+def best(
+    U: Array, V: Array, seen: sparse.csr_array | None, n: int, allowed: Array | None = None, spread: Array | None = None
+) -> tuple[Array, Array]:
+    """(item numbers, scores) of the n best items of each row of U, best first; -1 and -inf where there are fewer.
+
+    Items in `seen` are left out, and those that are not `allowed`. `spread` is subtracted from the scores.
+    """
+    n = min(n, len(V))
+    if seen is None:
+        seen = sparse.csr_array((len(U), len(V)), dtype=np.int8)
+    if spread is None:
+        return top_items(np.ascontiguousarray(U), np.ascontiguousarray(V), seen.indptr, seen.indices, n, allowed)
+    scores = (U @ V.T).astype(np.float64) - spread
+    scores[np.repeat(np.arange(len(U)), np.diff(seen.indptr)), seen.indices] = -np.inf
+    if allowed is not None:
+        scores[:, ~allowed] = -np.inf
+    items = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+    found = np.take_along_axis(scores, items, axis=1)
+    return np.where(np.isneginf(found), NONE, items), found
+
+
+def named(ids: Array, columns: Array) -> Array:
+    """The ids of these items; where there is none (-1), the id is -1 or an empty string."""
+    missing = columns == NONE
+    found = ids[np.where(missing, 0, columns)]
+    found[missing] = -1 if found.dtype.kind == "i" else ""
+    return np.asarray(found)
+
+
+def allowed(count: int, only: Array | None, exclude: Array | None) -> Array | None:
+    """Which of so many items may be recommended: those in `only`, without those in `exclude`; None: all."""
+    if only is None and exclude is None:
+        return None
+    found = np.ones(count, np.bool_) if only is None else np.zeros(count, np.bool_)
+    if only is not None:
+        found[only] = True
+    if exclude is not None:
+        found[exclude] = False
+    require(bool(found.any()), "`only` and `exclude` leave no item to recommend")
+    return found
+
+
+def similar(V: Array, columns: Array, n: int) -> tuple[Array, Array]:
+    """(item numbers, cosines) of the n items whose factors point most nearly in the direction of each of these."""
+    size = np.linalg.norm(V.astype(np.float64), axis=1)
+    lost = columns[size[columns] == 0]
+    if len(lost):
+        raise InputError("an item without ratings or events has no factors that others could be similar to")
+    unit = np.ascontiguousarray(V / np.maximum(size, 1e-300)[:, None], V.dtype)
+    itself = sparse.csr_array(
+        (np.ones(len(columns), np.int8), columns, np.arange(len(columns) + 1)), shape=(len(columns), len(V))
+    )
+    found, cosines = best(unit[columns], unit, itself, n)
+    return found, cosines
