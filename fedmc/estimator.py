@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmc.algorithms import registry
 from fedmc.algorithms.presets import Update, with_theory
 from fedmc.algorithms.protocol import Algorithm, Sampler
-from fedmc.algorithms.settings import DType, Normalise, Preset, Settings
+from fedmc.algorithms.settings import DType, Feedback, Normalise, Preset, Settings
 from fedmc.data.builder import Duplicates
 from fedmc.data.features import Source
-from fedmc.data.loading import as_ratings, clients_of_users
-from fedmc.data.partition import assign_users, owners_from_names
+from fedmc.data.feedback import EventOptions
+from fedmc.data.given import Clients, owners_given, ratings_given, scale_of, scaled
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
-from fedmc.errors import DataError, require
+from fedmc.errors import require
 from fedmc.model import Model
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
 from fedmc.model.ids import Unknown
 from fedmc.model.model import Interval
+from fedmc.parameters import Parameters
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
@@ -39,20 +39,16 @@ from fedmc.training.stopping import Stop
 from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
-if TYPE_CHECKING:
-    from sklearn.utils import Tags
-
 LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
-Clients = Mapping[object, object] | Sequence[object] | Array | str
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
-    "measure_every",
+    "measure_every", "feedback", "confidence",
 }  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
-class FedMC:
+class FedMC(Parameters):
     """Federated matrix completion: users are distributed over clients, which share only updates of the item factors.
 
     Parameters left at None take the preset's value.
@@ -63,6 +59,9 @@ class FedMC:
     preset : "bayes" (the most accurate: Bayesian, nothing to tune, with intervals), "fast" (point estimates, as
         accurate as pooled least squares) or "paper" (FedMC-ADMM as published). A setting that "bayes" does not have,
         such as another loss or a penalty, chooses "fast" and is logged.
+    feedback : "explicit" (ratings) or "implicit" (events such as purchases, clicks, plays: pairs, or amounts above 0).
+    confidence : of events, how an amount becomes a weight: "none" (1 each), "log", "log:A,E" or "linear:A"; None:
+        "none" if all amounts are 1, else "log".
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
@@ -101,6 +100,7 @@ class FedMC:
     ----------
     model_ : the trained `Model`.
     history_ : a `Round` for each round.
+    confidence_ : of events, how amounts became weights.
     n_rounds_ : number of the last round.
     client_of_user_ : the client of each user.
     trials_ : the trials of `rank="auto"` or of `penalty_users="auto"`.
@@ -109,6 +109,8 @@ class FedMC:
     rank: Rank = 20
     _: KW_ONLY
     preset: Preset = "bayes"
+    feedback: Feedback = "explicit"
+    confidence: str | None = None
     clients: int = 10
     active: int | None = None
     rounds: int = 50
@@ -143,6 +145,7 @@ class FedMC:
     model_: Model = field(init=False)
     history_: list[Round] = field(init=False)
     trials_: tuple[Trial | RankTrial, ...] = field(init=False)
+    confidence_: str | None = field(init=False)
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)
     n_features_in_: int = field(init=False)
@@ -166,8 +169,10 @@ class FedMC:
         client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
         """
         sources = Sources(user_features, items, also_seen)
-        ratings, side = side_of_ratings(sources, self._ratings(X, y))
-        owner = self._owners(ratings, X, clients)
+        table, events = self._table(X, y), self._events()
+        scale = scale_of(table, events, self.confidence)
+        ratings, side = side_of_ratings(sources, scaled(table, scale))
+        owner = owners_given(ratings, X, clients, self.clients, self.seed, events)
         validation = None
         if self.validation:
             ratings, validation = split(ratings, self.validation, self.seed)
@@ -180,7 +185,12 @@ class FedMC:
         settings, tried = ranks.chosen(federation.shards, settings, self.rank)
         run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
-        self.n_rounds_, self.client_of_user_, self.n_features_in_ = run.history[-1].number, owner, len(ratings.items)
+        self.confidence_, self.n_rounds_, self.client_of_user_, self.n_features_in_ = (
+            scale,
+            run.history[-1].number,
+            owner,
+            len(ratings.items),
+        )
         if run.diverged is not None:  # the last finite model stays in model_
             raise run.diverged
         return self
@@ -190,7 +200,9 @@ class FedMC:
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
         if given["active"] is None:
             given["active"] = modes.as_privacy(self.privacy).default_active(clients)
-        preset = with_theory(self.preset) if self.full_diagnostics or self.tolerance is not None else self.preset
+        preset: str = "implicit" if self._events() is not None else self.preset
+        if self.full_diagnostics or self.tolerance is not None:
+            preset = with_theory(preset)
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     @overload
@@ -220,32 +232,38 @@ class FedMC:
         return self._model().interval(users, items, level, unknown=unknown)
 
     def recommend(
-        self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True, cautious: bool = False
-    ) -> tuple[Array, Array]:
-        """The n best items of each user: (ids, scores).
+        self, users: ArrayLike, n: int = 10, *, exclude_seen: bool = True, cautious: bool = False,
+        only: ArrayLike | None = None, exclude: ArrayLike | None = None,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """The n best items of each user, among `only` these and without those to `exclude`: (ids, scores).
 
         If `cautious`, an item's score is what the expected rating exceeds with 90 % probability; Bayesian models.
         """
-        return self._model().recommend(users, n, exclude_seen=exclude_seen, cautious=cautious)
+        return self._model().recommend(
+            users, n, exclude_seen=exclude_seen, cautious=cautious, only=only, exclude=exclude
+        )
 
     def explain(self, user: Id, item: Id, X: object = None, **side: Source | None) -> list[Effect]:
         """What moved a prediction, as effects that add up to it; X and side information are those given to `fit`."""
-        return explain_from(self._model(), user, item, None if X is None else self._ratings(X, None), **side)
+        return explain_from(self._model(), user, item, None if X is None else self._table(X), **side)
 
     def fold_in(self, X: object, y: ArrayLike | None = None) -> Model:
         """A model that predicts and recommends for new users, given their ratings."""
-        return self._model().fold_in(self._ratings(X, y))
+        model = self._model()
+        return model.fold_in(scaled(self._table(X, y), self.confidence_))
 
     def transform(self, X: object) -> Array:
         """X with its missing entries filled in, for known and new users: users x all items."""
-        return self._model().transform(self._ratings(X, None))
+        return self._model().transform(self._table(X))
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
         return self.fit(X, y).transform(X)
 
     def score(self, X: object, y: ArrayLike | None = None) -> float:
-        """The negative RMSE on these ratings: higher is better."""
-        ratings = self._ratings(X, y)
+        """The negative RMSE on these ratings, or NDCG@20 on these events: higher is better."""
+        ratings = self._table(X, y)
+        if self._events() is not None:
+            return self._model().ranking(ratings)[20].ndcg
         entries = ratings.matrix.tocoo()
         predicted = self.predict(ratings.users[entries.row], ratings.items[entries.col])
         return -float(np.sqrt(np.mean(np.square(predicted - entries.data))))
@@ -253,48 +271,14 @@ class FedMC:
     def save(self, path: str) -> None:
         self._model().save(path)
 
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: object) -> FedMC:
-        known = self.get_params()
-        for name, value in params.items():
-            require(name in known, f"unknown parameter {name!r}: choose from {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value is not defaults[name]]
-        return f"FedMC({', '.join(changed)})"
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
-    def __sklearn_tags__(self) -> Tags:
-        from sklearn.utils import InputTags, Tags, TargetTags
-
-        inputs = InputTags(sparse=True, allow_nan=True)
-        return Tags(estimator_type="regressor", target_tags=TargetTags(required=False), input_tags=inputs)
-
     def _model(self) -> Model:
         require(hasattr(self, "model_"), "this FedMC is not fitted yet: call fit first")
         return self.model_
 
-    def _ratings(self, X: object, y: ArrayLike | None) -> Ratings:
-        if y is None:
-            return as_ratings(X, duplicates=self.duplicates)
-        pairs = np.asarray(X)
-        require(pairs.shape[1:] == (2,), f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
-        return as_ratings((pairs[:, 0], pairs[:, 1], y), duplicates=self.duplicates)
+    def _events(self) -> EventOptions | None:
+        """How tables are read: as ratings (None), or as events."""
+        implicit = self.feedback == "implicit" or registry.of_events(self.algorithm or self.method)
+        return EventOptions() if implicit or self.preset == "implicit" else None
 
-    def _owners(self, ratings: Ratings, X: object, clients: Clients | None) -> Array:
-        if clients is None:
-            return assign_users(len(ratings.users), self.clients, self.seed)
-        if isinstance(clients, str):
-            clients = clients_of_users(X, clients)
-        if isinstance(clients, Mapping):
-            missing = [user for user in ratings.users.tolist() if user not in clients]
-            require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
-            clients = [clients[user] for user in ratings.users.tolist()]
-        return owners_from_names(cast(ArrayLike, clients), len(ratings.users))
+    def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
+        return ratings_given(X, y, self.duplicates, self._events())

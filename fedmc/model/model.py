@@ -20,6 +20,7 @@ from fedmc.kernels import moments
 from fedmc.model import explain, files, recommending
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, onto_catalogue
+from fedmc.problem.ranking import CUTOFFS, Ranking
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
@@ -127,7 +128,6 @@ class Model:
         with 90 % probability. `only` and `exclude` are ids of items to choose from, and to leave out. A row with fewer
         items is filled up with the id -1 (or an empty string) and the score NaN.
         """
-        require(n >= 1, f"n must be at least 1, got {n}")
         rows = find_ids(self.users, users, "user")
         spread = float(special.ndtri(CAUTION)) * self._spread_of_all(rows) / self.scaling.scale if cautious else None
         chosen, left_out = (None if ids is None else find_ids(self.items, ids, "item") for ids in (only, exclude))
@@ -138,9 +138,13 @@ class Model:
         scores = np.where(columns < 0, np.nan, self._clipped(self._to_ratings(scores.astype(np.float64))))
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
 
+    def ranking(self, held_out: Ratings, cutoffs: tuple[int, ...] = CUTOFFS) -> dict[int, Ranking]:
+        """Ranking metrics by cutoff: all items that a user has not rated or had are ranked, `held_out` are relevant."""
+        rows, columns = find_ids(self.users, held_out.users, "user"), find_ids(self.items, held_out.items, "item")
+        return recommending.ranking((self.U[rows], self.V), self.seen, (rows, columns), held_out.matrix, cutoffs)
+
     def similar(self, items: Any, n: int = 10) -> tuple[Array, Array]:
         """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
-        require(n >= 1, f"n must be at least 1, got {n}")
         columns = find_ids(self.items, items, "item")
         found, cosines = recommending.similar(self.V[:, : self.settings.rank], columns, n)
         ids = recommending.named(self.items, found)

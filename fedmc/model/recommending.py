@@ -7,6 +7,7 @@ from scipy import sparse
 
 from fedmc.errors import InputError, require
 from fedmc.kernels.ranking import NONE, top_items
+from fedmc.problem.ranking import Popularity, Ranking, means_of, sums_of
 from fedmc.types import Array
 
 
@@ -17,6 +18,7 @@ def best(
 
     Items in `seen` are left out, and those that are not `allowed`. `spread` is subtracted from the scores.
     """
+    require(n >= 1, f"n must be at least 1, got {n}")
     n = min(n, len(V))
     if seen is None:
         seen = sparse.csr_array((len(U), len(V)), dtype=np.int8)
@@ -50,6 +52,23 @@ def allowed(count: int, only: Array | None, exclude: Array | None) -> Array | No
         found[exclude] = False
     require(bool(found.any()), "`only` and `exclude` leave no item to recommend")
     return found
+
+
+def ranking(
+    factors: tuple[Array, Array],
+    seen: sparse.csr_array,
+    places: tuple[Array, Array],
+    held_out: sparse.csr_array,
+    cutoffs: tuple[int, ...],
+) -> dict[int, Ranking]:
+    """Ranking metrics of users with these factors; `places` are the rows and columns of `held_out` in the model."""
+    rows, columns = places
+    k = max(cutoffs)
+    top, _ = best(*factors, seen[rows], k)
+    top = np.pad(top, ((0, 0), (0, k - top.shape[1])), constant_values=NONE)
+    counts = np.bincount(seen.indices, minlength=seen.shape[1])
+    wanted = held_out.indptr, columns[held_out.indices]
+    return means_of(sums_of(top, wanted, Popularity(counts, seen.shape[0]), cutoffs))
 
 
 def similar(V: Array, columns: Array, n: int) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from scipy import sparse, special
 from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.posterior import GRID, Posterior, fit_users
+from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard, narrow, only
 from fedmc.kernels import moments
@@ -28,8 +29,10 @@ MAX_LEVERAGE = 0.95  # of one rating on its own prediction
 MIN_GAP = 1e-6  # between the two references
 
 
-def rating_range(shards: Sequence[Shard]) -> tuple[float, float] | None:
-    """The smallest and the largest training rating of these clients; None if they have no ratings."""
+def rating_range(shards: Sequence[Shard], settings: Settings) -> tuple[float, float] | None:
+    """The smallest and the largest training rating of these clients; None if they have no ratings, but events."""
+    if settings.make_algorithm().feedback == "implicit":
+        return None
     data = [shard.by_user.data for shard in shards if shard.by_user.nnz]
     return (float(min(map(np.min, data))), float(max(map(np.max, data)))) if data else None
 
