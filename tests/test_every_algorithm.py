@@ -40,7 +40,7 @@ class UnluckyWorld(World):
 
 
 def settings_of(algorithm, mode):
-    everybody = {"active": NODES} if algorithm == "gibbs" else {}  # which refuses less
+    everybody = {"active": NODES} if algorithm in ("gibbs", "ials-blocks") else {}  # which refuse less
     return Settings.preset("fast", rank=3, algorithm=algorithm, **MODES[mode] | everybody)
 
 

@@ -54,7 +54,7 @@ class Turned(NamedTuple):
     Q: Array
 
 
-class Sizes1(NamedTuple):
+class UserSums(NamedTuple):
     """The sums over users: U'U, and their number."""
 
     gram: Array
@@ -81,6 +81,7 @@ class IALS(Algorithm):
     tasks = frozenset({"round", "measure", "finish"})
     feedback: Feedback = "implicit"
     cumulative = True
+    max_rank = 128
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty", "extrapolation"}
         | {"penalty_users", "penalty_items", "loss", "normalise", "biases"}
@@ -101,6 +102,15 @@ class IALS(Algorithm):
         plain = settings.normalise == "none" and not settings.biases and settings.entry == "first-turn"
         require(plain, f"algorithm={self.name!r} needs preset='implicit' (feedback='implicit')")
         require(settings.fold_in, f"algorithm={self.name!r} needs fold_in=True")
+        self.check_rank(settings)
+
+    def check_rank(self, settings: Settings) -> None:
+        numbers = line_length(settings.rank)
+        require(
+            settings.rank <= self.max_rank,
+            f"with rank {settings.rank}, a client sends {numbers:,} numbers for each of its items: use at most "
+            f"{self.max_rank}, or algorithm='ials-blocks', in which all clients take part",
+        )
 
     def scaling(self, settings: Settings) -> Scaling:
         return Scaling()
@@ -123,7 +133,7 @@ class IALS(Algorithm):
         before = [np.zeros_like(now) if old is None else old.U for now, old in zip(parts, states, strict=True)]
         known = np.repeat([old is not None for old in states], [len(now) for now in parts])
         S = EventSums(whole, len(broadcast.V), U, joined_rows(before), known)
-        users = [_user_change(now, old) for now, old in zip(parts, states, strict=True)]
+        users = [user_change(now, old) for now, old in zip(parts, states, strict=True)]
         one = len(shards) == 1
         sums = Sums.of(
             S=S,
@@ -137,7 +147,7 @@ class IALS(Algorithm):
         S = np.zeros((len(broadcast.V), line_length(broadcast.settings.rank)))
         nothing = np.zeros_like(state.U), np.zeros(len(state.U), np.bool_)
         EventSums(shard, len(broadcast.V), state.U, *nothing).add_to(S)
-        return {"S": S, "users": _user_change(state.U, None)[None]}
+        return {"S": S, "users": user_change(state.U, None)[None]}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
         return self.new_users(shard.by_user, broadcast)
@@ -145,7 +155,7 @@ class IALS(Algorithm):
     def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
         """The users' factors that minimise the objective, given V."""
         turned, pattern = turned_of(broadcast), (matrix.indptr, matrix.indices)
-        roots = _roots(matrix.data, broadcast.V.dtype)
+        roots = event_roots(matrix.data, broadcast.V.dtype)
         ridge = self.ridges(np.diff(matrix.indptr), len(broadcast.V))
         found = weighted.solve_events(*pattern, roots, turned.V, self.alpha0 * turned.squares, ridge)
         return weighted.times(found, np.ascontiguousarray(turned.Q.T))
@@ -173,7 +183,7 @@ class IALS(Algorithm):
         rank = broadcast.settings.rank
         V = broadcast.V * np.asarray(SPREAD / (0.3 * np.sqrt(rank)), broadcast.V.dtype)
         S = np.zeros((len(V) + 1, line_length(rank)))
-        return Start(broadcast._replace(V=V, shared=_shared(S, rank)), server_at(V, S))
+        return Start(broadcast._replace(V=V, shared=shared_counts(S[:-1, -1], 0.0)), server_at(V, S))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         assert server.S is not None
@@ -189,7 +199,7 @@ class IALS(Algorithm):
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         assert server.S is not None
-        return _shared(server.S, broadcast.settings.rank)
+        return shared_counts(server.S[:-1, -1], user_sums(server.S, broadcast.settings.rank).number)
 
     # --- messages
 
@@ -222,7 +232,7 @@ def _errors(events: sparse.csr_array, U: Array, V: Array) -> float:
     return found
 
 
-def _roots(confidence: Array, dtype: DType) -> Array:
+def event_roots(confidence: Array, dtype: DType) -> Array:
     """Square roots. Whoever reads events refuses confidences below 0; here they count as 0."""
     return np.sqrt(np.maximum(confidence, 0).astype(dtype, copy=False))
 
@@ -270,11 +280,11 @@ class EventSums(Sparse):
     def _add(self, sums: Array, targets: Array) -> None:
         U, before, known = self._arguments
         events = self._events
-        roots = _roots(events.data, U.dtype)
+        roots = event_roots(events.data, U.dtype)
         weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
 
 
-def _user_change(now: Array, before: State | None) -> Array:
+def user_change(now: Array, before: State | None) -> Array:
     """The change of [lower triangle of U'U, number of users] of a client."""
     rows, columns = np.tril_indices(now.shape[1])
 
@@ -287,13 +297,14 @@ def _user_change(now: Array, before: State | None) -> Array:
     return np.append(gram(now) - gram(before.U), 0.0)
 
 
-def user_sums(S: Array, rank: int) -> Sizes1:
+def user_sums(S: Array, rank: int) -> UserSums:
     """U'U and the number of users, which the last row of the server's array holds."""
     count = rank * (rank + 1) // 2
     gram, (rows, columns) = np.zeros((rank, rank)), np.tril_indices(rank)
     gram[rows, columns] = gram[columns, rows] = S[-1, :count]
-    return Sizes1(gram, float(S[-1, count]))
+    return UserSums(gram, float(S[-1, count]))
 
 
-def _shared(S: Array, rank: int) -> Shared:
-    return Shared({COUNTS: S[:-1, -1].copy(), USERS: np.array([user_sums(S, rank).number])})
+def shared_counts(counts: Array, users: float) -> Shared:
+    """The popularity of items, which clients measure with."""
+    return Shared({COUNTS: counts.copy(), USERS: np.array([users])})

@@ -30,9 +30,9 @@ PRESETS: dict[str, dict[str, object]] = {
         sampler="passes", extrapolation=0.5, entry_penalty=0.3,
     ),
     "implicit": dict(
-        penalty_users="l2:1", penalty_items="auto", beta="auto", algorithm=("ials",), fit_users_to="V", dual_step=1.0,
-        normalise="none", biases=False, start="normal", entry="first-turn", fold_in=True, sampler="passes",
-        extrapolation=0.0, entry_penalty=1.0,
+        penalty_users="l2:1", penalty_items="auto", beta="auto", algorithm=("ials", "ials-blocks"), fit_users_to="V",
+        dual_step=1.0, normalise="none", biases=False, start="normal", entry="first-turn", fold_in=True,
+        sampler="passes", extrapolation=0.0, entry_penalty=1.0,
     ),
 }  # fmt: skip
 

@@ -256,3 +256,57 @@ def solve_event_sums(sums: Array, common: Array, ridge: Array) -> Array:
     effort = len(sums) * (len(common) + 4) ** 3 / 3
     threads.over_rows(_solve_rows, np.arange(len(sums) + 1), effort, sums, common, ridge, out)
     return out
+
+
+# --- blocks of coordinates
+
+
+@njit(cache=True, nogil=True)
+def _add_block_rows(
+    first: int, last: int, indptr: Array, indices: Array, roots: Array, U: Array, V: Array, begin: int, end: int,
+    targets: Array, items: Array, sums: Array,
+) -> None:  # fmt: skip
+    size = end - begin
+    wide = whole_packs(size + 1, lanes(U))
+    P, G = np.zeros((BLOCK, wide), U.dtype), np.zeros((wide, wide), U.dtype)
+    for row in range(targets.size):
+        if targets[row] < first or targets[row] >= last:
+            continue
+        start, stop = indptr[row], indptr[row + 1]
+        whole, v = stop - start < WHOLE, V[items[row]]
+        for at in range(start, stop, BLOCK):
+            count = min(BLOCK, stop - at)
+            for k in range(count):
+                u, root = U[indices[at + k]], roots[at + k]
+                error = U.dtype.type(1)
+                for c in range(u.size):
+                    error -= u[c] * v[c]
+                for c in range(size):
+                    P[k, c] = root * u[begin + c]
+                P[k, size] = root * error
+            add_gram(P, count, G, 0, whole, at == start, False)
+        if not whole:
+            mirror(G, 0)
+        line, place = sums[targets[row]], 0
+        for a in range(size + 1):
+            length = min(a + 1, size)
+            for c in range(length):
+                line[place + c] += G[a, c]
+            place += length
+        line[place] += stop - start
+
+
+def add_block_sums(
+    sums: Array, targets: Array, items: Array, events: tuple[Array, Array, Array], U: Array, V: Array,
+    block: tuple[int, int],
+) -> None:  # fmt: skip
+    """sums[targets[k]] += [sum c u_B u_B' (its lower triangle), sum c (1 - u'v) u_B, number of events] of row k.
+
+    `events` are (indptr, indices, square roots of c); B are the coordinates of the block (first, end), and v is line
+    items[k] of V.
+    """
+    indptr, indices, roots = events
+    size = block[1] - block[0]
+    effort = len(indices) * (size**2 + U.shape[1]) + len(indptr) * sums.shape[1]
+    work = threads.gathered(np.diff(indptr), targets, len(sums))
+    threads.over_rows(_add_block_rows, work, effort, indptr, indices, roots, U, V, *block, targets, items, sums)
