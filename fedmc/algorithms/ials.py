@@ -160,6 +160,13 @@ class IALS(Algorithm):
         found = weighted.solve_events(*pattern, roots, turned.V, self.alpha0 * turned.squares, ridge)
         return weighted.times(found, np.ascontiguousarray(turned.Q.T))
 
+    def event_effects(self, events: sparse.csr_array, column: int, broadcast: Broadcast) -> Array:
+        V, c = broadcast.V.astype(np.float64), events.data.astype(np.float64)
+        own = V[events.indices]
+        ridge = float(self.ridges(np.array([events.nnz]), len(V))[0])
+        M = self.alpha0 * weighted.gram_of(V) + (own * c[:, None]).T @ own + ridge * np.eye(V.shape[1])
+        return np.asarray(c * (own @ np.linalg.solve(M, V[column])))
+
     def ridges(self, events: Array, others: float) -> Array:
         """lambda (events + alpha0 others)^nu of each user or item."""
         return np.asarray(self.weight * (events + self.alpha0 * others) ** self.exponent)

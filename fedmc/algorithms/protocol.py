@@ -32,6 +32,7 @@ from fedmc.algorithms.state import ServerState, State
 from fedmc.algorithms.theory import Theory
 from fedmc.algorithms.users import new_users, users_at
 from fedmc.data.partition import Shard
+from fedmc.errors import InputError
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
@@ -129,6 +130,10 @@ class Algorithm(Protocol):
     def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
         """Factors of users who have these ratings or events but belong to no client, given V (fold-in)."""
         return new_users(matrix, broadcast)
+
+    def event_effects(self, events: sparse.csr_array, column: int, broadcast: Broadcast) -> Array:
+        """What each stored event of a single user adds to the user's score of this item."""
+        raise InputError(f"models of {self} cannot be explained: use preset='bayes', or feedback='implicit'")
 
     def posterior(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast

@@ -17,7 +17,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
 from fedmc.kernels import moments
-from fedmc.model import explain, files, recommending
+from fedmc.model import event_effects, explain, files, recommending
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, onto_catalogue
 from fedmc.problem.ranking import CUTOFFS, Ranking
@@ -61,14 +61,9 @@ class Model:
     ) -> Array: ...
     @overload
     def predict(
-        self,
-        users: Any,
-        items: Any,
-        *,
-        return_std: Literal[True],
-        unknown: Unknown = "refuse",
+        self, users: Any, items: Any, *, return_std: Literal[True], unknown: Unknown = "refuse",
         times: ArrayLike | None = None,
-    ) -> tuple[Array, Array]: ...
+    ) -> tuple[Array, Array]: ...  # fmt: skip
 
     def predict(
         self,
@@ -166,8 +161,11 @@ class Model:
         A model has no training ratings: it tells the effect of each if `ratings` has them, or if it comes from
         `fold_in`. `also_seen` are items of events without a rating. Features are rows as standardised for training.
         """
-        known = self.bayesian("an explanation")
         (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
+        if self.settings.make_algorithm().feedback == "implicit":
+            of_user = self.seen[[row]], column, self.items, float(self.U[row] @ self.V[column])
+            return event_effects.effects(self.settings.make_algorithm(), self._broadcast(), *of_user)
+        known = self.bayesian("an explanation")
         some = slice(*self.seen.indptr[row : row + 2])
         rated, values = self.seen.indices[some], None
         if ratings is not None:
@@ -202,8 +200,7 @@ class Model:
             fit = fit_users(problem, known, lines, known.prior_means(matrix, features), self.V.dtype)
             posterior = known.of_users(fit.covariances, known.calibration)
             return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=posterior)
-        broadcast = Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling)
-        U = self.settings.make_algorithm().new_users(matrix, broadcast)
+        U = self.settings.make_algorithm().new_users(matrix, self._broadcast())
         return replace(self, users=ratings.users, U=U, seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:
@@ -232,6 +229,9 @@ class Model:
         arrays = {"items": self.items, "V": self.V, "users": self.users, "U": self.U}
         arrays |= {"seen_indptr": self.seen.indptr, "seen_indices": self.seen.indices}
         files.write(path, arrays, about, self.posterior)
+
+    def _broadcast(self) -> Broadcast:
+        return Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling)
 
     def _kind(self) -> str:
         return f"{self.settings.preset_name}, algorithm {self.settings.make_algorithm()}"
