@@ -240,7 +240,7 @@ def _solve_rows(first: int, last: int, sums: Array, common: Array, ridge: Array,
         place, largest = 0, 0.0
         for a in range(size):
             for c in range(a + 1):
-                A[c, a] = sums[row, place] + common[a, c]
+                A[a, c] = A[c, a] = sums[row, place] + common[a, c]  # both: a pack may begin left of the diagonal
                 place += 1
             A[a, a] += ridge[row]
             largest = max(largest, A[a, a])
