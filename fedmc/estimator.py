@@ -31,6 +31,7 @@ from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
 from fedmc.training import ranks
+from fedmc.training.event_tuning import EventTrial
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
 from fedmc.training.side import check as check_side
@@ -144,7 +145,7 @@ class FedMC(Parameters):
     seed: int = 0
     model_: Model = field(init=False)
     history_: list[Round] = field(init=False)
-    trials_: tuple[Trial | RankTrial, ...] = field(init=False)
+    trials_: tuple[Trial | RankTrial | EventTrial, ...] = field(init=False)
     confidence_: str | None = field(init=False)
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)

@@ -98,6 +98,10 @@ class IALS(Algorithm):
     def __str__(self) -> str:
         return f"{self.name}:{self.alpha0:g},{self.weight:g},{self.exponent:g}"
 
+    def with_weights(self, alpha0: float, weight: float) -> IALS:
+        """The same algorithm with other weights of all pairs and of the penalty."""
+        return type(self)(alpha0, weight, self.exponent)
+
     def check(self, settings: Settings) -> None:
         plain = settings.normalise == "none" and not settings.biases and settings.entry == "first-turn"
         require(plain, f"algorithm={self.name!r} needs preset='implicit' (feedback='implicit')")

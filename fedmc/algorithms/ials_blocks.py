@@ -61,6 +61,9 @@ class BlockIALS(IALS):
     def __str__(self) -> str:
         return f"{super().__str__()},{self.block}"
 
+    def with_weights(self, alpha0: float, weight: float) -> BlockIALS:
+        return type(self)(alpha0, weight, self.exponent, self.block)
+
     def check_rank(self, settings: Settings) -> None:
         pass  # any
 

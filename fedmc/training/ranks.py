@@ -26,7 +26,8 @@ from fedmc.algorithms.bayes_server import ServerSums, item_posteriors, sums_of
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
-from fedmc.training import memory
+from fedmc.training import event_tuning, memory
+from fedmc.training.event_tuning import EventTrial
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, rounds
 from fedmc.training.stopping import Stop, until
@@ -61,9 +62,9 @@ def check(settings: Settings) -> None:
     """Refuse to choose the rank of another model than the Bayesian one."""
     algorithm = settings.make_algorithm().name
     require(
-        algorithm == "bayes",
-        f"rank 'auto' needs the algorithm of preset 'bayes', got {algorithm!r}: give a number, or let `fedmc tune` "
-        "choose rank and penalty of preset 'fast'",
+        algorithm == "bayes" or event_tuning.is_for(settings),
+        f"rank 'auto' needs preset 'bayes' or feedback='implicit', got algorithm {algorithm!r}: give a number, or let "
+        "`fedmc tune` choose rank and penalty of preset 'fast'",
     )
 
 
@@ -71,11 +72,17 @@ def chosen(
     shards: Sequence[Shard],
     settings: Settings,
     rank: Rank,
-    on_trial: Callable[[RankTrial], None] = lambda trial: None,
-) -> tuple[Settings, tuple[RankTrial, ...]]:
-    """The settings with the rank that was found and the trials, if `rank` is "auto"; else as they are, and no trial."""
+    on_trial: Callable[[RankTrial | EventTrial], None] = lambda trial: None,
+) -> tuple[Settings, tuple[RankTrial | EventTrial, ...]]:
+    """The settings with the rank that was found and the trials, if `rank` is "auto"; else as they are, and no trial.
+
+    Of a model of events, alpha0 and lambda are chosen with the rank.
+    """
     if rank != AUTO:
         return settings, ()
+    if event_tuning.is_for(settings):
+        done = event_tuning.choose(shards, settings, on_trial=on_trial)
+        return event_tuning.tuned(settings, event_tuning.best(done)), tuple(done)
     trials = grow(shards, settings, on_trial)
     return settings.replace(rank=max(trials[-1].used, 1)), tuple(trials)
 
