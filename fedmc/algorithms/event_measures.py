@@ -34,6 +34,12 @@ class EventMeasures(Measures):
     def __init__(self, terms: Terms, item_terms: ItemTerms) -> None:
         self.terms, self.item_terms = terms, item_terms
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)  # algorithms with the same numbers are equal
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     def schema(self) -> Schema:
         found: Schema = {"loss": COUNT, "penalty": Part()}
         for part in PARTS:

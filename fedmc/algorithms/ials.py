@@ -15,11 +15,13 @@ n_i and n_j are the numbers of events of a user and of an item. A round:
 
 The sums are over the users that are counted so far: those of every client that has taken part. So each round is a step
 of block coordinate descent on their objective, which never rises; at a client's first update it grows by the terms of
-that client's users. If all clients take part, it is alternating least squares on the pooled events.
+that client's users. If all clients take part, it is alternating least squares on the pooled events. Otherwise V stays
+at its start in the first pass over the clients: it is then that of one half of a sweep over all of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -36,7 +38,7 @@ from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, server_at
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.data.partition import Shard, together
-from fedmc.errors import DataError, require
+from fedmc.errors import require
 from fedmc.kernels import weighted
 from fedmc.problem.scaling import Scaling
 from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, DType, number
@@ -96,7 +98,8 @@ class IALS(Algorithm):
         self.measures = EventMeasures(self.terms, self.item_terms)
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.alpha0:g},{self.weight:g},{self.exponent:g}"
+        numbers = (repr(one).removesuffix(".0") for one in (self.alpha0, self.weight, self.exponent))
+        return f"{self.name}:{','.join(numbers)}"
 
     def with_weights(self, alpha0: float, weight: float) -> IALS:
         """The same algorithm with other weights of all pairs and of the penalty."""
@@ -203,10 +206,25 @@ class IALS(Algorithm):
         S[-1] = server.S[-1]
         S[-1, : total["users"].shape[1]] += total["users"][0]
         users = user_sums(S, rank)
-        require(users.number > -0.5, f"{users.number:g} users cannot be a sum", DataError)
-        ridge = self.ridges(np.maximum(S[:-1, -1], 0), max(users.number, 0))
-        V = weighted.solve_event_sums(S[:-1], self.alpha0 * users.gram, np.maximum(ridge, MIN_POSITIVE))
-        return ServerState(S, V, server.seen + round(total.number("joined")))
+        require(users.number > -0.5, f"{users.number:g} users cannot be a sum")
+        seen = server.seen + round(total.number("joined"))
+        return ServerState(S, self.next_items(S, users, broadcast, seen), seen)
+
+    def next_items(self, S: Array, users: UserSums, broadcast: Broadcast, seen: int) -> Array:
+        """The items' factors that minimise the objective, given the sums over the users counted so far.
+
+        In the first pass over the clients, V stays: factors fitted to few users would have no more dimensions than
+        there are users, and those that are lost never come back. For the same reason an item without events stays
+        where it is, until all clients are counted.
+        """
+        if broadcast.round < first_pass(broadcast):
+            return broadcast.V
+        counts = S[:-1, -1]
+        ridge = np.maximum(self.ridges(np.maximum(counts, 0), max(users.number, 0)), MIN_POSITIVE)
+        V = weighted.solve_event_sums(S[:-1], self.alpha0 * users.gram, ridge)
+        waits = (counts < 0.5) & (seen < broadcast.clients)
+        V[waits] = broadcast.V[waits]
+        return V
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         assert server.S is not None
@@ -253,9 +271,16 @@ def line_length(rank: int) -> int:
     return rank * (rank + 1) // 2 + rank + 1
 
 
+def first_pass(broadcast: Broadcast) -> int:
+    """The rounds in which each client takes part once, on average."""
+    return math.ceil(broadcast.clients / min(broadcast.settings.active, broadcast.clients))
+
+
 def turned_of(broadcast: Broadcast) -> Turned:
     """V in the basis in which V'V is diagonal, computed once per broadcast."""
-    return broadcast.shared.derive("turned", lambda: turned(broadcast.V))
+    V = broadcast.V
+    of, found = broadcast.shared.derive("turned", lambda: (V, turned(V)))
+    return found if of is V else turned(V)  # a broadcast may have got another V since
 
 
 def turned(V: Array) -> Turned:

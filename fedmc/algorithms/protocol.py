@@ -96,6 +96,10 @@ class Algorithm(Protocol):
         """The scaling of ratings, if it is public; None: determined from sums, according to `normalise`."""
         return None
 
+    def columns(self, settings: Settings, items: int) -> tuple[int, int]:
+        """Columns of U and of V."""
+        return settings.width, settings.width
+
     # --- the client
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
@@ -134,6 +138,10 @@ class Algorithm(Protocol):
     def event_effects(self, events: sparse.csr_array, column: int, broadcast: Broadcast) -> Array:
         """What each stored event of a single user adds to the user's score of this item."""
         raise InputError(f"models of {self} cannot be explained: use preset='bayes', or feedback='implicit'")
+
+    def user_rows(self, U: Array, events: sparse.csr_array) -> Array:
+        """Rows whose inner products with V's rows are the scores of users with these factors, ratings or events."""
+        return U
 
     def posterior(
         self, shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast

@@ -32,6 +32,10 @@ BUILT_IN = {
     "bayes": "fedmc.algorithms.bayes:Bayes",
     "gibbs": "fedmc.algorithms.gibbs:Gibbs",
     "ials": "fedmc.algorithms.ials:IALS",
+    "ials-blocks": "fedmc.algorithms.ials_blocks:BlockIALS",
+    "ease": "fedmc.algorithms.ease:EASE",
+    "fcf": "fedmc.algorithms.fcf:FCF",
+    "fedrecon": "fedmc.algorithms.fedrecon:FedRecon",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them

@@ -43,7 +43,8 @@ NODE = {
     "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
     "trust": Entry("fedmc.cli.request_keys:trust", "Pin the key of the server to obey."),
     "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
-    "recommend": Entry("fedmc.cli.predict:recommend_at_node", "Recommend items to the organisation's own users."),
+    "recommend": Entry("fedmc.cli.recommend:recommend_at_node", "Recommend items to the organisation's own users."),
+    "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
@@ -54,9 +55,10 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "compare": Entry("fedmc.cli.compare:compare", "Compare methods on the same data and budget."),
     "reproduce": Entry("fedmc.cli.compare:reproduce", "Run the experiments of the paper."),
     "report": Entry("fedmc.cli.report:report", "Write the report of a run or a comparison."),
-    "evaluate": Entry("fedmc.cli.model:evaluate", "Measure a model's error on ratings."),
+    "evaluate": Entry("fedmc.cli.evaluate:evaluate", "Measure a model on held-out ratings or events."),
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),
-    "recommend": Entry("fedmc.cli.predict:recommend", "Recommend items to users."),
+    "recommend": Entry("fedmc.cli.recommend:recommend", "Recommend items to users."),
+    "similar": Entry("fedmc.cli.recommend:similar", "Find items that are similar to items."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),

@@ -13,7 +13,8 @@ from fedmc.audit import audit as attacks
 from fedmc.audit.results import Finding, summary
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
-from fedmc.cli.groups import Budget, Solver, Table
+from fedmc.cli.feedback import check_fits, decide, preset_of, wanted_by
+from fedmc.cli.groups import Budget, Events, Solver, Table
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import check_memory, set_active, warm_up
 from fedmc.data.addresses import without_password
@@ -47,6 +48,7 @@ def audit(
     solver: Solver,
     budget: Budget,
     table: Table,
+    events: Events,
 ) -> None:
     """Attack the messages that these settings would send, and report what a curious server finds out.
 
@@ -57,14 +59,18 @@ def audit(
         source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
         clients=table.clients, seed=solver.seed,
     )  # fmt: skip
+    decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
+    preset = preset_of(decided, solver.preset)
     made = [
         Settings.preset(
-            solver.preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=mode,
+            preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=mode,
             min_cohort=min_cohort, **solver.settings(), **budget.settings(max(rounds, 2)),
         )
         for mode in privacy.split(",")
     ]  # fmt: skip
-    federation = federation_of(plan, solver.dtype)
+    for settings in made:
+        check_fits(settings, decided)
+    federation = federation_of(decided.plan, solver.dtype, decided.ratings)
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,9 +11,13 @@ from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.parsing import parse_names
 from fedmc.data.addresses import without_password
+from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, align, load, merged
-from fedmc.data.datasets import load_source
 from fedmc.data.features import read_features
+from fedmc.data.feedback import EventOptions
+from fedmc.data.prepare import Plan, load_table
+from fedmc.data.ratings import Ratings
+from fedmc.data.understanding import understand
 from fedmc.errors import require
 
 Out = Annotated[Path, typer.Option(help="The catalogue file to write.")]
@@ -26,6 +30,11 @@ TableOfItems = Annotated[
     ),
 ]
 
+OfEvents = Annotated[
+    Literal["explicit", "implicit"] | None,
+    typer.Option(help="Whether the source holds ratings (explicit) or events (implicit).", show_default="recognised"),
+]
+
 
 def make(
     source: options.Source,
@@ -35,9 +44,10 @@ def make(
     duplicates: options.Duplicates = "last",
     items: TableOfItems = None,
     categorical: options.Categorical = None,
+    feedback: OfEvents = None,
 ) -> None:
     """Write a catalogue of the items of a source."""
-    ratings = load_source(source, parse_names(columns), query=query, duplicates=duplicates)
+    ratings = _read(source, columns, query, duplicates, feedback)
     _save(Catalogue.of(ratings.items), out, items, categorical)
 
 
@@ -57,15 +67,26 @@ def check(
     columns: options.Columns = None,
     query: options.Query = None,
     duplicates: options.Duplicates = "last",
+    feedback: OfEvents = None,
 ) -> None:
     """Check that all items of a source are in a catalogue; exit code 2 if not."""
     known = load(path)
-    ratings = load_source(source, parse_names(columns), query=query, duplicates=duplicates)
+    ratings = _read(source, columns, query, duplicates, feedback)
     align(ratings, known)
     typer.echo(
         f"all {len(ratings.items):,} items of {without_password(source)} are among the {len(known):,} of {path}, "
         f"hash {known.hash}"
     )
+
+
+def _read(source: str, columns: str | None, query: str | None, duplicates: Duplicates, feedback: str | None) -> Ratings:
+    """The table: any of its items belong to the catalogue, so what the values mean does not matter."""
+    plan = Plan(source, parse_names(columns), query, duplicates)
+    if feedback is None:
+        found = understand(plan).ratings
+        if found is not None:
+            return found
+    return load_table(plan._replace(events=None if feedback == "explicit" else EventOptions()))
 
 
 def _save(made: Catalogue, out: Path, items: Path | None, categorical: str | None) -> None:

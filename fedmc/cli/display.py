@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from rich import progress
 from rich.console import Console
@@ -19,6 +20,10 @@ ROWS = {
     "bound": "evidence bound (nats)", "rounds": "rounds", "seconds": "seconds of updates", "bytes_down": "bytes down",
     "bytes_up": "bytes up", "certified": "beta certified", "epsilon": "epsilon spent", "stopped": "stopped",
 }  # fmt: skip
+
+
+RANKING = {"ndcg_20": "NDCG@20", "recall_20": "Recall@20"}  # shown of events, beside popularity's
+PARTS = ("test", "validation")
 
 
 @contextmanager
@@ -55,9 +60,33 @@ def print_text(text: str) -> None:
     Console().print(_plain(text), soft_wrap=True, highlight=False)
 
 
+def ranking_in_words(found: Mapping[str, object]) -> dict[str, str]:
+    """NDCG@20 and Recall@20 beside those of popularity, by label; of test events or, without any, validation events."""
+    part = next((part for part in PARTS if f"{part}_ndcg_20" in found), None)
+    if part is None:
+        return {}
+    return {
+        f"{part} {label}": f"{found[f'{part}_{name}']:.4f} (popularity {found[f'{part}_popular_{name}']:.4f})"
+        for name, label in RANKING.items()
+    }
+
+
+def quality(measured: Mapping[str, object]) -> str:
+    """How good a model is, for a progress bar: an RMSE or, of events, ranking metrics."""
+    ranking = measured.get("ranking")
+    ranked = ranking_in_words(measured if ranking is None else cast(Mapping[str, object], ranking))
+    if ranked:
+        return "  ".join(f"{label.partition(' ')[2]} {value}" for label, value in ranked.items())
+    errors = (measured.get("test_rmse"), measured.get("train_rmse"))
+    rmse = next((error for error in errors if error is not None), None)
+    return "" if rmse is None else f"RMSE {rmse:.4f}"
+
+
 def print_summary(summary: Mapping[str, object], folder: Path) -> None:
     """Print a short table of a run's results, and the folder it was saved in."""
     table = Table(show_header=False, box=None)
+    for label, text in ranking_in_words(summary).items():
+        table.add_row(label, text)
     for name, label in ROWS.items():
         if summary.get(name) is not None:
             table.add_row(label, _plain(_format(name, summary[name])))

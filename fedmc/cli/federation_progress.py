@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn
 
-from fedmc.cli.display import print_text, progress_bar
+from fedmc.cli.display import PARTS, print_text, progress_bar, quality
 from fedmc.cli.runs import to_json
 from fedmc.errors import FedmcError, require
 from fedmc.federation.server.running import RunFolder
@@ -21,6 +21,7 @@ RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", s
 Json = Mapping[str, Any]  # a line of history.jsonl, or status.json
 
 RESUME = "once that is mended, `fedmc federation resume` continues it"
+RANKED = tuple(f"{part}_" for part in PARTS)  # measurements of events
 NEXT = {"diverged": "start a new run with other settings"}  # by the state that a run ended in
 
 
@@ -56,14 +57,14 @@ def follow(folder: RunFolder, start_within: float = 60) -> None:
 
 
 def _progress(found: Json, history: Sequence[Json]) -> str:
-    """The last RMSE, the nodes that are online, and those whose answers are still missing."""
+    """The last RMSE or ranking metrics, the nodes that are online, and those whose answers are still missing."""
     online, waiting = found.get("online", []), found.get("waiting", [])
-    rmse, spent = last_rmse(history), _last_epsilon(history)
+    spent = _last_epsilon(history)
     late = [name for name in waiting if name in online]
     lost = [name for name in waiting if name not in online]
     parts = (
         "" if spent is None else f"epsilon {spent:.3g}",
-        "" if rmse is None else f"RMSE {rmse:.4f}",
+        quality(_last_measured(history)),
         f"online: {', '.join(online) or 'none yet'}",
         f"working: {', '.join(late)}" if late else "",
         f"offline: {', '.join(lost)}" if lost else "",
@@ -84,7 +85,8 @@ def report(folder: RunFolder, as_json: bool) -> None:
     rmse, bytes_up = last_rmse(history), sum(line["bytes_up"] for line in history)
     holders = found.get("has_model", [])
     spent = history[-1].get("epsilon") if history else None
-    result = "" if rmse is None else f", RMSE {rmse:.4f}, {bytes_up / 1e6:,.1f} MB up"
+    shown = quality(_last_measured(history))
+    result = f", {shown}, {bytes_up / 1e6:,.1f} MB up" if shown else ""
     result += "" if spent is None else f", epsilon {spent:.3g} spent"
     print_text(f"run {folder.path.name}: {describe(found)}{result}")
     if found["state"] == "finished":
@@ -94,7 +96,8 @@ def report(folder: RunFolder, as_json: bool) -> None:
                 print_text(f"not with {name} ({_why_absent(found, name)}): `fedmc federation resume` sends it again")
     if as_json:
         summary = {"run": folder.path.name, "state": found["state"], "rounds": found["round"], "rmse": rmse}
-        typer.echo(to_json(summary | {"bytes_up": bytes_up, "has_model": holders}))
+        ranking = {name: value for name, value in _last_measured(history).items() if name.startswith(RANKED)}
+        typer.echo(to_json(summary | ranking | {"bytes_up": bytes_up, "has_model": holders}))
     if found["state"] not in ("finished", "stopped"):
         why = found.get("why") or f"see {folder.path / 'run.log'}"
         raise FedmcError(f"the run {found['state']}: {why}; {NEXT.get(found['state'], RESUME)}")
@@ -110,6 +113,11 @@ def last_rmse(history: Sequence[Json]) -> float | None:
     """The last measured RMSE: on test ratings or, if there are none, on training ratings."""
     errors = (line.get("train_rmse") if line.get("test_rmse") is None else line["test_rmse"] for line in history)
     return next((error for error in reversed(list(errors)) if error is not None), None)
+
+
+def _last_measured(history: Sequence[Json]) -> Json:
+    """The last line with measurements."""
+    return next((line for line in reversed(history) if "objective" in line), {})
 
 
 def _last_epsilon(history: Sequence[Json]) -> float | None:

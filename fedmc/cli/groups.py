@@ -95,6 +95,40 @@ class Side(Group):
         return plan._replace(categorical=self.names, times=self.times)
 
 
+@dataclass(frozen=True)
+class Events(Group):
+    """Options for reading a source as events instead of ratings."""
+
+    feedback: options.Feedback = None
+    confidence: options.Confidence = None
+    confidence_scale: options.ConfidenceScale = None
+    event: options.Event = None
+    weights: options.EventWeights = None
+    min_events: options.MinEvents = 1
+    min_rating: options.MinRating = None
+
+    def settings(self) -> dict[str, str]:
+        """The given options besides `feedback` and the scale, for settings.toml."""
+        names = ("confidence", "event", "weights", "min_events", "min_rating")
+        given = {name: getattr(self, name) for name in names}
+        return {name: str(value) for name, value in given.items() if value not in (None, 1)}
+
+    def given(self) -> str | None:
+        """The flag of an option that is given and has a meaning for events only."""
+        named = "confidence_scale" if self.confidence_scale is not None else next(iter(self.settings()), None)
+        return named and f"--{'event-weights' if named == 'weights' else named.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Filters(Group):
+    """Options for which items may be recommended."""
+
+    only: options.Only = None
+    exclude: options.Exclude = None
+    category: options.Category = None
+    items: options.CategoryTable = None
+
+
 def expanded(function: Callable[..., object]) -> Callable[..., object]:
     """The function with each option of its groups as a separate parameter, as Typer needs it."""
     hints = get_type_hints(function, include_extras=True)

@@ -122,4 +122,5 @@ def in_flags(message: str, parameters: list[click.Parameter]) -> str:
         return f"{flags[name]} {value}"
 
     names = "|".join(map(re.escape, sorted(flags, key=len, reverse=True)))
-    return re.sub(rf"(?<![\w?&/.-])({names})=(?:'([^']*)'|([^\s,;:)']+))", flag, message)
+    said = re.sub(rf"(?<![\w?&/.-])({names})=(?:'([^']*)'|([^\s,;:)']+))", flag, message)
+    return re.sub(r"(--[\w-]+ [^\s()]+) \(\1\)", r"\1", said)  # the library names its flag in brackets

@@ -1,4 +1,4 @@
-"""`fedmc evaluate` and `info`, and the options and checks that they share with `predict` and `recommend`."""
+"""`fedmc info`, and the options and checks that it shares with `evaluate`, `predict` and `recommend`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ import numpy as np
 import typer
 
 from fedmc.algorithms.posterior import Posterior
-from fedmc.cli import options
 from fedmc.cli.display import print_table
 from fedmc.cli.echo import echo
-from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
-from fedmc.data.addresses import without_password
-from fedmc.data.datasets import load_source
-from fedmc.errors import DataError, InputError, require
-from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
+from fedmc.errors import InputError, require
 from fedmc.model import Model, find_ids, load
 from fedmc.model.ids import Unknown
 from fedmc.training import ablation
@@ -42,59 +37,9 @@ UnknownIds = Annotated[
 ]
 
 
-def evaluate(
-    model: ModelPath,
-    source: Annotated[str, typer.Argument(help="Ratings to test on: whatever `train` takes.")],
-    fold_in: Annotated[
-        str | None, typer.Option(help="Ratings of new users, from which their factors are computed first.")
-    ] = None,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also test on ratings that the model was trained on.")
-    ] = False,
-    interval: IntervalLevel = None,
-    unknown: UnknownIds = "refuse",
-    columns: options.Columns = None,
-    duplicates: options.Duplicates = "refuse",
-    as_json: AsJson = False,
-) -> None:
-    """Show RMSE and mean absolute error on ratings that the model was not trained on.
-
-    With --interval also the share of these ratings that the intervals hold, and the mean width of the intervals.
-    """
-    names = parse_names(columns)
-    fitted = load(model_path(model))
-    check_level(fitted, interval)
-    if fold_in is not None:
-        fitted = fitted.fold_in(load_source(fold_in, names, duplicates=duplicates))
-    timed = fitted.posterior is not None and fitted.posterior.days is not None
-    tested = entries_of(load_source(source, names, duplicates=duplicates, times=timed))
-    check_known(fitted, tested.users, tested.items, unknown)
-    if not include_seen:
-        new = ~fitted.has_seen(tested.users, tested.items, unknown)
-        tested = tested.some(new)
-    require(
-        bool(len(tested.ratings)),
-        f"the model was trained on every rating of {without_password(source)}: --include-seen to use them",
-        DataError,
-    )
-    result = _measure(fitted, tested, interval, unknown)
-    typer.echo(json.dumps(result) if as_json else _in_words(result))
-
-
-def _measure(fitted: Model, tested: HeldOut, level: float | None, unknown: Unknown) -> dict[str, float]:
-    """The errors on these ratings and, at a level, coverage and mean width of the intervals."""
-    times = tested.times if fitted.posterior is not None else None
-    errors = fitted.predict(tested.users, tested.items, unknown=unknown, times=times) - tested.ratings
-    found = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
-    return found if level is None else found | coverage(fitted, tested, level, unknown)._asdict()
-
-
-def _in_words(result: dict[str, float]) -> str:
-    said = f"{result['ratings']:,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
-    if "level" in result:
-        said += f"\n{percent(result['level'])} intervals hold {100 * result['coverage']:.1f} % of them; "
-        said += f"their mean width is {result['width']:.4f}"
-    return said
+def of_events(fitted: Model) -> bool:
+    """Whether the model was trained on events instead of ratings."""
+    return fitted.settings.make_algorithm().feedback == "implicit"
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
@@ -107,11 +52,11 @@ def info(model: ModelPath, as_json: AsJson = False) -> None:
     facts: dict[str, object] = {
         "users": len(fitted.users),
         "items": len(fitted.items),
-        "ratings": int(fitted.seen.nnz),
+        "events" if of_events(fitted) else "ratings": int(fitted.seen.nnz),
         "clients": fitted.clients,
-        "mean": fitted.scaling.mean,
-        "scale": fitted.scaling.scale,
     }
+    if not of_events(fitted):
+        facts |= {"mean": fitted.scaling.mean, "scale": fitted.scaling.scale}
     if fitted.rating_range is not None:
         facts["rating_range"] = list(fitted.rating_range)
     if fitted.posterior is not None:

@@ -70,8 +70,9 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
         echo(note, err=True)
     shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
     test = 0 if shard.test is None else shard.test.nnz
+    what = "events" if config.of_events else "ratings"
     typer.echo(
-        f"{config.organisation}: {shard.by_user.nnz:,} ratings of {len(shard.users):,} users and {len(shard.rated):,} "
+        f"{config.organisation}: {shard.by_user.nnz:,} {what} of {len(shard.users):,} users and {len(shard.rated):,} "
         f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}",
         err=True,
     )

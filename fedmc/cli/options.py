@@ -85,19 +85,73 @@ Partition = Annotated[str, Option(help=f"How users are assigned to clients: {PAR
 Clients = Annotated[int, Option(help="Number of simulated clients that the users are distributed over.")]
 Seed = Annotated[int, Option(help="Random seed; the same seed gives the same result, bit for bit.")]
 
+# Events such as purchases and clicks, instead of ratings.
+Feedback = Annotated[
+    Literal["explicit", "implicit"] | None,
+    Option(
+        help="What the source holds: ratings (explicit), or events such as purchases, clicks and plays (implicit).",
+        show_default="recognised; you are asked before events are used",
+    ),
+]
+Confidence = Annotated[
+    str | None,
+    Option(
+        help="Of events: the column with the amount of each, such as hours or a quantity. Repeated events add up.",
+        metavar="COLUMN",
+        show_default="the rating's if there is one, else 1",
+    ),
+]
+ConfidenceScale = Annotated[
+    str | None,
+    Option(
+        help="Of events: how an amount x becomes a confidence: none (1), log (1 + log(1 + x)), log:A,E (1 + A log(1 + "
+        "x/E)) or linear:A (1 + A x).",
+        metavar="none|log|log:A,E|linear:A",
+        show_default="none if all amounts are 1, else log",
+    ),
+]
+Event = Annotated[
+    str | None,
+    Option(
+        help="Of events: the column with their types, which --event-weights weighs.",
+        metavar="COLUMN",
+        show_default="one with a usual name",
+    ),
+]
+EventWeights = Annotated[
+    str | None,
+    Option(
+        "--event-weights",
+        help="Of events: weights of their types, such as view=1,cart=3,purchase=5. Other types are left out.",
+        metavar="TYPE=WEIGHT,...",
+    ),
+]
+MinEvents = Annotated[
+    int,
+    Option(help="Of events: leave out users and items with fewer different pairs than this, repeatedly (k-core)."),
+]
+MinRating = Annotated[
+    float | None,
+    Option(help="Of events: only rows of at least this rating are events, and each counts 1.", metavar="RATING"),
+]
+
 # The model and the algorithm.
 Rank = Annotated[int, Option(help="Number of latent factors.")]
 FoundRank = Annotated[
-    str, Option(help="Number of latent factors. auto: as many as the ratings show, found in short runs.")
+    str,
+    Option(
+        help="Number of latent factors. auto: as many as the ratings show, found in short runs; of events, alpha0 and "
+        "lambda are chosen too."
+    ),
 ]
 Active = Annotated[
     int | None, Option(help="Number of clients sampled in each round.", show_default="at most 10; with dp, all")
 ]
 Preset = Annotated[
-    Literal["bayes", "fast", "paper"],
+    Literal["bayes", "fast", "paper", "implicit"],
     Option(
-        help="Default settings: bayes (most accurate, nothing to tune, with intervals), fast (point estimates), or "
-        "paper (FedMC-ADMM as published)."
+        help="Default settings: bayes (most accurate, nothing to tune, with intervals), fast (point estimates), paper "
+        "(FedMC-ADMM as published), or implicit (iALS, for events such as purchases and clicks)."
     ),
 ]
 PENALTY_HELP = f"Penalty on the user factors: {PENALTIES}; join several with +."
@@ -127,7 +181,7 @@ Method = Annotated[
         "--algorithm",
         "--method",
         help="Algorithm: fedmc (the update that --update or the preset names), fedmavg, fedmgs, fedavg, fedprox[:MU], "
-        "scaffold or a plug-in's name.",
+        "scaffold, for events ials[:ALPHA0,LAMBDA,NU], or a plug-in's name.",
         show_default="fedmc",
     ),
 ]
@@ -177,3 +231,30 @@ Clip = Annotated[
 AsJson = Annotated[bool, Option("--json", help="Also print the result as one line of JSON, last.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
 Number = Annotated[int, Option("-n", "--number", "--n", help="Number of items for each user.")]
+
+# Which items may be recommended.
+Only = Annotated[
+    str | None,
+    Option(
+        help="Recommend only these items: ids separated by commas, or a file with an id in each line.",
+        metavar="IDS|FILE",
+    ),
+]
+Exclude = Annotated[str | None, Option(help="Do not recommend these items; written like --only.", metavar="IDS|FILE")]
+Category = Annotated[
+    list[str] | None,
+    Option(
+        help="Recommend only items of this category, such as genres=Drama; may be repeated: any of the categories of "
+        "one column, and all columns.",
+        metavar="NAME=VALUE",
+    ),
+]
+CategoryTable = Annotated[
+    Path | None,
+    Option(
+        help="Table of the items with their categories: an id, and columns, with a header; several categories in a "
+        "cell are separated by |.",
+        metavar="FILE",
+        show_default="the table that the run was trained with, or the node's catalogue",
+    ),
+]

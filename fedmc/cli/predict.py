@@ -1,33 +1,22 @@
-"""`fedmc predict` and `recommend`, and the same at a node: the commands that ask a model about users and items."""
+"""`fedmc predict`, and the same at a node."""
 
 from __future__ import annotations
 
 import csv
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from fedmc.cli import options
-from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, UnknownIds, check_known, check_level, check_posterior
+from fedmc.cli.model import IntervalLevel, ModelPath, UnknownIds, check_known, check_level, check_posterior
 from fedmc.cli.runs import model_path
-from fedmc.errors import DataError, InputError, printable, require
-from fedmc.model import Model, load
+from fedmc.errors import DataError, InputError, require
+from fedmc.model import load
 from fedmc.model.ids import Unknown
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 Std = Annotated[bool, typer.Option("--std", help="Also print each rating's standard deviation (Bayesian models).")]
-Cautious = Annotated[
-    bool,
-    typer.Option(
-        "--cautious",
-        help="Rank by what the expected rating exceeds with 90 % probability: prefers items with many ratings "
-        "(Bayesian models).",
-    ),
-]
 
 
 class Wanted(NamedTuple):
@@ -69,35 +58,6 @@ def predict_at_node(
     _predict(model_of_node(folder), [user] * len(items), items, Wanted(interval, std, unknown))
 
 
-def recommend(
-    model: ModelPath,
-    users: Annotated[list[str], typer.Argument(help="User ids.")],
-    number: options.Number = 10,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also recommend items that the user has rated.")
-    ] = False,
-    cautious: Cautious = False,
-    as_json: AsJson = False,
-) -> None:
-    """Recommend the items with the highest predicted ratings to each user, as CSV or JSON."""
-    rows = _recommended(load(model_path(model)), users, number, cautious, include_seen)
-    if as_json:
-        fields = "user", "rank", "item", "score"
-        typer.echo(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
-    else:
-        _print_recommended(rows)
-
-
-def recommend_at_node(
-    folder: Folder,
-    users: Annotated[list[str], typer.Argument(help="Ids of this organisation's users.")],
-    number: options.Number = 10,
-    cautious: Cautious = False,
-) -> None:
-    """Recommend items to the organisation's own users, by the model of its last run. Nothing is sent."""
-    _print_recommended(_recommended(load(model_of_node(folder)), users, number, cautious))
-
-
 def model_of_node(folder: Path) -> Path:
     path = folder / "model.npz"
     require(path.is_file(), f"there is no model in {folder} yet: it comes at the end of a training run")
@@ -120,29 +80,6 @@ def _predict(path: Path, users: list[str], items: list[str], wanted: Wanted) -> 
     writer.writerow(["user", "item", *columns])
     for user, item, *values in zip(users, items, *columns.values(), strict=True):
         writer.writerow([user, item, *(f"{value:.4f}" for value in values)])
-
-
-Row = tuple[str, int, str | int, float]
-
-
-def _recommended(fitted: Model, users: list[str], number: int, cautious: bool, include_seen: bool = False) -> list[Row]:
-    """User, rank, item and score of each recommendation."""
-    if cautious:
-        check_posterior(fitted, "--cautious")
-    ids, scores = fitted.recommend(users, number, exclude_seen=not include_seen, cautious=cautious)
-    return [
-        (user, rank, item, round(float(score), 4))
-        for user, best, values in zip(users, ids.tolist(), scores, strict=True)
-        for rank, (item, score) in enumerate(zip(best, values, strict=True), 1)
-        if score == score
-    ]
-
-
-def _print_recommended(rows: Sequence[Row]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["user", "rank", "item", "score"])
-    shown = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
-    writer.writerows((shown(str(user)), rank, shown(str(item)), score) for user, rank, item, score in rows)
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[str]]:

@@ -9,7 +9,8 @@ import typer
 
 from fedmc.cli import options
 from fedmc.cli.echo import echo
-from fedmc.cli.groups import Side
+from fedmc.cli.feedback import decide
+from fedmc.cli.groups import Events, Side
 from fedmc.cli.parsing import parse_names
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 
@@ -35,14 +36,17 @@ def prepare(
     overwrite: options.Overwrite = False,
     *,
     side: Side,
+    events: Events,
 ) -> None:
-    """Write ratings as shards that are mapped into memory: those of one client, or of several."""
+    """Write ratings or events as shards that are mapped into memory: those of one client, or of several."""
     names = parse_names(columns)
     plan = Plan(source, names, query, duplicates, catalogue, unknown_items, split, None, partition, clients, seed)
-    parts = read_parts(side.added_to(plan))
+    decided = decide(side.added_to(plan), events, events.feedback)
+    parts = read_parts(decided.plan, decided.ratings)
     if parts.report is not None:
         echo(f"dropped: {parts.report}", err=True)
     for note in parts.side.notes:
         echo(note, err=True)
     write_prepared(out, parts, overwrite)
-    typer.echo(f"{len(parts.train):,} ratings of {int(parts.owner.max()) + 1} client(s) in {out}")
+    what = "events" if decided.events else "ratings"
+    typer.echo(f"{len(parts.train):,} {what} of {int(parts.owner.max()) + 1} client(s) in {out}")

@@ -13,7 +13,7 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from fedmc.algorithms.settings import Settings
-from fedmc.cli.display import progress_bar
+from fedmc.cli.display import progress_bar, quality
 from fedmc.data.partition import Federation
 from fedmc.training import memory, simulation
 from fedmc.training.rounds import Round
@@ -75,9 +75,8 @@ def rounds_bar(total: int) -> Iterator[Callable[[Round], None]]:
         def show(round: Round) -> None:
             seen = round.diagnostics
             if seen.objective is not None:
-                rmse = seen.train_rmse if seen.test_rmse is None else seen.test_rmse
                 spent = "" if seen.epsilon is None else f"  epsilon {seen.epsilon:.3g}"
-                bar.update(task, now=f"objective {seen.objective:,.4g}  RMSE {rmse:.4f}{spent}")
+                bar.update(task, now=f"objective {seen.objective:,.4g}  {quality(seen._asdict())}{spent}")
             bar.update(task, completed=round.number, description="round")
 
         yield show

@@ -12,12 +12,14 @@ from fedmc.algorithms.presets import with_theory
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
+from fedmc.cli.choosing import choose_rank, tune_penalty
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo
-from fedmc.cli.groups import Budget, Side, Solver, Table
+from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
+from fedmc.cli.groups import Budget, Events, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, to_json
-from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, trials_bar, warm_up
+from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
 from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
@@ -26,9 +28,9 @@ from fedmc.evaluation import coverage
 from fedmc.evaluation.coverage import Calibration
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
-from fedmc.training import ablation, ranks, simulation, tuning
+from fedmc.training import ablation, ranks, simulation
 from fedmc.training.ablation import Variant
-from fedmc.training.ranks import Rank, RankTrial
+from fedmc.training.ranks import Rank
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
 from fedmc.training.side import check as check_side
@@ -94,7 +96,8 @@ def train(
     ] = "0",
     unknown_items: options.UnknownItems = "refuse",
     patience: Annotated[
-        int | None, Option(help="Stop after this many rounds without a better validation RMSE.")
+        int | None,
+        Option(help="Stop after this many rounds without a better validation RMSE; with events, NDCG@10."),
     ] = None,
     tolerance: Annotated[
         float | None, Option(help="Stop when the primal and the dual residual, relative to V, are below this.")
@@ -124,6 +127,7 @@ def train(
     budget: Budget,
     table: Table,
     side: Side,
+    events: Events,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
 
@@ -137,14 +141,16 @@ def train(
         table.partition, table.clients, solver.seed,
     ))  # fmt: skip
     wanted = _parse_rank(rank)
+    decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
     theory = diagnostics or tolerance is not None
-    preset = with_theory(solver.preset) if theory else solver.preset
+    preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
     settings = Settings.preset(
         preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
         min_cohort=min_cohort, clip=clip, **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     if wanted == ranks.AUTO:
         ranks.check(settings)
+    check_fits(settings, decided)
     check_side(settings, plan.side.given)
     if ablated:
         ablation.check(settings)
@@ -152,10 +158,10 @@ def train(
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
         raise InputError("--patience needs validation ratings: add --validation 0.1")
-    federation, settings = _open(plan, settings, active, rounds, spill is not None)
-    p = len(federation.shards)
-    about: dict[str, str | int] = {"source": without_password(source), "clients": p, "rounds": rounds}
-    about |= {"partition": table.partition, "test": test, "validation": validation} | side.settings()
+    federation, settings = _open(decided, settings, active, rounds, spill is not None)
+    about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
+    about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
+    about |= side.settings() | _about_events(events, federation)
     job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report, ablated)
     done = _train(job, folder)
     _tell(done, folder.path, report, as_json)
@@ -177,9 +183,17 @@ def _tell(done: Done, path: Path, report: bool, as_json: bool) -> None:
         typer.echo(to_json(summary))
 
 
-def _open(plan: Plan, settings: Settings, active: int | None, rounds: int, spill: bool) -> tuple[Federation, Settings]:
+def _about_events(events: Events, federation: Federation) -> dict[str, str]:
+    """How events were read, for settings.toml; nothing of ratings."""
+    scale = federation.confidence_scale
+    return {} if scale is None else {"feedback": "implicit", "confidence_scale": scale} | events.settings()
+
+
+def _open(
+    decided: Decided, settings: Settings, active: int | None, rounds: int, spill: bool
+) -> tuple[Federation, Settings]:
     """The clients, and the settings with `active` filled in; all checks run before anything is written."""
-    federation = federation_of(plan, settings.dtype)
+    federation = federation_of(decided.plan, settings.dtype, decided.ratings)
     if federation.report is not None:
         echo(f"dropped: {federation.report}", err=True)
     for note in federation.notes:
@@ -224,9 +238,10 @@ def _write_settings(staged: Staged, job: Job) -> Settings:
     settings = job.settings
     staged.write_settings({**settings.to_dict(), **job.about})
     if job.rank == ranks.AUTO:
-        settings = _choose_rank(job, settings)
+        settings = choose_rank(job.federation, settings)
+        check_memory(job.federation, settings, job.stop.rounds, job.spill is not None)
     if settings.needs_tuning:
-        settings = _tune_penalty(job.federation, settings)
+        settings = tune_penalty(job.federation, settings)
     if settings is not job.settings:
         staged.write_settings({**settings.to_dict(), **job.about})
     return settings
@@ -239,34 +254,3 @@ def _parse_rank(words: str) -> Rank:
         return int(words)
     except ValueError:
         raise InputError(f"--rank takes a whole number or auto, got {words!r}") from None
-
-
-def _choose_rank(job: Job, settings: Settings) -> Settings:
-    """The settings with as many factors as are used in short runs of growing rank."""
-    each = ranks.rounds_of_a_trial(settings, len(job.federation.shards))
-    growing = f"rank {ranks.FIRST}, doubled up to {ranks.LARGEST} while over {ranks.NEARLY_ALL:.0%} of the factors"
-    typer.echo(f"choosing the rank by runs of {each} rounds: {growing} are used", err=True)
-    warm_up(settings, job.federation)
-
-    def show(trial: RankTrial) -> None:
-        typer.echo(f"rank {trial.rank}: {trial.used} factors used ({trial.seconds:.1f} seconds)", err=True)
-
-    found, _ = ranks.chosen(job.federation.shards, settings, ranks.AUTO, show)
-    typer.echo(f"chosen: rank {found.rank}", err=True)
-    check_memory(job.federation, found, job.stop.rounds, job.spill is not None)
-    return found
-
-
-def _tune_penalty(federation: Federation, settings: Settings) -> Settings:
-    """The settings with the l2 penalty that has the lowest error on ratings that the clients hold out."""
-    budget = tuning.Budget()
-    each = budget.rounds_of_a_trial(settings, len(federation.shards))
-    cost = f"at most {budget.trials} trials of {each} rounds"
-    typer.echo(f"tuning the penalty on {budget.share:.0%} of each client's ratings: {cost}", err=True)
-    warm_up(settings, federation)
-    with trials_bar(budget.trials) as show:
-        trials = tuning.choose(federation.shards, settings, budget, on_trial=show)
-    best = tuning.best(trials)
-    penalty = tuning.in_words(best.weight)
-    typer.echo(f"chosen after {len(trials)} trials: {penalty}, validation RMSE {best.validation_rmse:.4f}", err=True)
-    return settings.replace(penalty_users=penalty)

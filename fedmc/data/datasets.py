@@ -8,11 +8,12 @@ from typing import Protocol, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmc.data import downloads, synthetic
+from fedmc.data import downloads, readers, synthetic
 from fedmc.data.addresses import present
 from fedmc.data.builder import Batch
 from fedmc.data.loading import ReadOptions, as_ratings, read_source
 from fedmc.data.ratings import Ratings
+from fedmc.data.readers.columns import Header
 from fedmc.errors import DataError
 
 
@@ -23,13 +24,25 @@ def load_source(source: str, columns: Sequence[str] | None = None, **options: Un
         return as_ratings(demo(options.get("times", False)) if source == "demo" else insteval(), events=events)
     if source.startswith("like:"):
         return as_ratings(synthetic.make_ratings(synthetic.like(source.removeprefix("like:"))), events=events)
-    if not present(source) and (source in downloads.SETS or source == "netflix"):
-        place = downloads.installed(source)
-        if place is None:
-            named = downloads.find(source)
-            raise DataError(f"{source} is not here yet: `fedmc data get {named.name}` fetches it")
-        source = str(place)
-    return read_source(source, columns, **options)
+    return read_source(_place_of(source), columns, **options)
+
+
+def header_of(source: str, query: str | None = None) -> Header:
+    """The names of a source's columns; none of `demo`, `insteval` and synthetic ones, which are made in memory."""
+    if source in ("demo", "insteval") or source.startswith("like:"):
+        return Header(())
+    return readers.header(_place_of(source), query)
+
+
+def _place_of(source: str) -> str:
+    """The source, or where the named set is."""
+    if present(source) or not (source in downloads.SETS or source == "netflix"):
+        return source
+    place = downloads.installed(source)
+    if place is None:
+        named = downloads.find(source)
+        raise DataError(f"{source} is not here yet: `fedmc data get {named.name}` fetches it")
+    return str(place)
 
 
 def demo(times: bool = False) -> Ratings:

@@ -131,6 +131,7 @@ class Federation(NamedTuple):
     notes: tuple[str, ...] = ()  # about features and events: what was read and what was left out
     item_table: Features | None = None  # names, titles and values of the item features
     user_feature_names: tuple[str, ...] = ()
+    confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

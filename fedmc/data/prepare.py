@@ -9,14 +9,17 @@ import numpy as np
 
 from fedmc.data import catalogue as catalogues
 from fedmc.data import partition as partitions
-from fedmc.data import side, splits
+from fedmc.data import prepared_events, side, splits
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
-from fedmc.data.feedback import EventOptions
+from fedmc.data.feedback import EventOptions, default_confidence
+from fedmc.data.given import scaled
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
+from fedmc.data.prepared_events import AUTO, SCALE, events_in_words
 from fedmc.data.ratings import Ratings
+from fedmc.data.recognition import check_explicit
 from fedmc.data.side import Side, Sources
 from fedmc.errors import require
 from fedmc.types import Array
@@ -42,6 +45,8 @@ class Plan(NamedTuple):
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
     times: bool = False  # read the times of the ratings, for biases by user and day
     events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
+    confidence_scale: str | None = None  # of events: how amounts become confidences; AUTO; None: they stay amounts
+    reason: str = ""  # of events: what they were recognised by, in words
 
     @property
     def side(self) -> Sources:
@@ -50,6 +55,11 @@ class Plan(NamedTuple):
     @property
     def test_split(self) -> str | None:
         return splits.normalise(self.split)
+
+    @property
+    def held_out(self) -> list[str]:
+        """The splits that are given."""
+        return [split for split in (self.test_split, self.validation_split) if split is not None]
 
     @property
     def validation_split(self) -> str | None:
@@ -65,23 +75,35 @@ class Parts(NamedTuple):
     owner: Array
     report: str | None  # about items that were dropped
     side: Side = Side()
-    events: EventOptions | None = None  # how they were read, if the ratings are amounts of events
+    events: EventOptions | None = None  # how they were read, if the ratings are confidences of events
+    confidence_scale: str | None = None  # how amounts became these confidences
 
 
-def read_parts(plan: Plan) -> Parts:
-    """Read, align, partition and split. Users are partitioned first, so a split never moves a user.
-
-    Items that only occur in the table of items become columns without ratings. Events after the date of a `date:`
-    split, or after a user's last training rating with `last:K`, are not used; those of held-out pairs never are.
-    """
-    held_out = [split for split in (plan.test_split, plan.validation_split) if split is not None]
+def load_table(plan: Plan) -> Ratings:
+    """The ratings of a plan's source, or the amounts of its events, before anything is aligned or split."""
     group = plan.partition.partition(":")[2] if plan.partition.startswith("column:") else None
-    times = plan.times or any(map(splits.needs_times, held_out))
-    ratings = load_source(
+    times = plan.times or any(map(splits.needs_times, plan.held_out))
+    return load_source(
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates,
         events=plan.events,
     )  # fmt: skip
-    report, notes = None, ratings.notes
+
+
+def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
+    """Read, align, partition and split. Users are partitioned first, so a split never moves a user.
+
+    Amounts of events become confidences by one scale, before they are split. Items that only occur in the table of
+    items become columns without ratings. Events after the date of a `date:` split, or after a user's last training
+    rating with `last:K`, are not used; those of held-out pairs never are. `ratings`: the table, if it was read before.
+    """
+    held_out = plan.held_out
+    ratings = load_table(plan) if ratings is None else ratings
+    scale, told = plan.confidence_scale, list[str]()
+    if scale is not None:
+        scale = default_confidence(ratings.matrix.data) if scale == AUTO else scale
+        amounts, ratings = ratings, scaled(ratings, scale)
+        told.append(events_in_words(amounts, ratings, scale, plan.reason))
+    report, notes = None, (*told, *ratings.notes)
     tables = side.read(plan.side, any(map(splits.needs_times, held_out)))
     if plan.catalogue is not None:
         catalogue = catalogues.load(plan.catalogue)
@@ -100,21 +122,33 @@ def read_parts(plan: Plan) -> Parts:
     latest = None if tables.events is None else splits.last_times(train, held_out)
     more = side.side_of(tables, ratings, latest)
     more = more._replace(notes=(*notes, *more.notes))
-    return Parts(train, test if test is not None and len(test) else None, validation, owner, report, more, plan.events)
+    test = test if test is not None and len(test) else None
+    return Parts(train, test, validation, owner, report, more, plan.events, scale)
 
 
-def federation_of(plan: Plan, dtype: str) -> Federation:
-    """The clients of a source: those of prepared shards, after a check of their hashes, or new ones by the plan."""
+def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Federation:
+    """The clients of a source: those of prepared shards, after a check of their hashes, or new ones by the plan.
+
+    Ratings that are all equal are refused. `ratings`: the table, if it was read before.
+    """
     if is_prepared(Path(plan.source)):
         require(not plan.side.given, "prepared shards hold their features and events: give them to `fedmc prepare`")
         verify(plan.source)
         opened = open_prepared(plan.source)
-        if plan.events is not None:
-            opened.check_events(plan.events)
-        return opened_federation(opened)
-    parts = read_parts(plan)
+        if plan.events is None:
+            prepared_events.check_ratings(opened)
+            return opened_federation(opened)
+        opened.check_events(plan.events)
+        if plan.confidence_scale is None:
+            return opened_federation(opened)
+        weighed, scale, note = prepared_events.weighed(opened, plan.confidence_scale)
+        return opened_federation(weighed)._replace(confidence_scale=scale, notes=(note,))
+    ratings = load_table(plan) if ratings is None else ratings
+    if plan.events is None:
+        check_explicit(ratings)
+    parts = read_parts(plan, ratings)
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
-    return side.federated(*of_each, parts.side, parts.report)
+    return side.federated(*of_each, parts.side, parts.report)._replace(confidence_scale=parts.confidence_scale)
 
 
 def opened_federation(opened: Prepared) -> Federation:
@@ -134,4 +168,8 @@ def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
             side_of_shard = shard.features, shard.also_seen, shard.days
             writer.add(parts.train.users[shard.users], shard.by_user, shard.test, *side_of_shard)
         about: dict[str, object] = {"user_features": list(found.user_names)} if found.user_names else {}
-        writer.finish(about if parts.events is None else about | {"events": parts.events.to_dict()})
+        if parts.events is not None:
+            about |= {"events": parts.events.to_dict()}
+        if parts.confidence_scale is not None:
+            about |= {SCALE: parts.confidence_scale}
+        writer.finish(about)

@@ -70,6 +70,7 @@ CENTRAL = {
 }
 
 VARIANTS = ("fedmavg-printed",)
+EVENTS = ("ials", "ials-blocks", "ease", "fcf", "fedrecon")  # they learn from events, not from ratings
 
 
 def names() -> list[str]:
@@ -79,7 +80,7 @@ def names() -> list[str]:
         "gibbs",  # which needs everybody in every round
         *registry.UPDATES,
         *(kind.algorithm for kind in modes.BY_MODE.values()),
-        "ials",  # of events, not of ratings
+        *EVENTS,
     }  # chosen by other settings
     return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
 

@@ -22,6 +22,7 @@ from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
+from fedmc.data.recognition import check_explicit
 from fedmc.errors import Diverged, InputError
 from fedmc.evaluation.methods import Parts
 from fedmc.evaluation.study import Case, Study
@@ -59,6 +60,7 @@ def run(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates,
     )  # fmt: skip
+    check_explicit(ratings)
     _create(folder, study)  # after reading the ratings, so that a refused source leaves no folder
     fingerprint = fingerprint_of(ratings)
     outcomes = []

@@ -193,7 +193,9 @@ def _add_rows(
         if targets[row] < first or targets[row] >= last:
             continue
         start, stop = indptr[row], indptr[row + 1]
-        both = stop > start and had_previous[indices[start]]
+        if stop == start:
+            continue
+        both = had_previous[indices[start]]
         whole = stop - start < WHOLE
         for begin in range(start, stop, BLOCK):
             end = min(begin + BLOCK, stop)
@@ -273,6 +275,8 @@ def _add_block_rows(
         if targets[row] < first or targets[row] >= last:
             continue
         start, stop = indptr[row], indptr[row + 1]
+        if stop == start:
+            continue
         whole, v = stop - start < WHOLE, V[items[row]]
         for at in range(start, stop, BLOCK):
             count = min(BLOCK, stop - at)

@@ -44,7 +44,8 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     mean, scale = float(about["mean"]), float(about["scale"])
     require(bool(np.isfinite(mean) and 0 < scale < np.inf), f"ratings cannot be scaled by {mean}, {scale}", DataError)
     U, V = content["U"], content["V"]
-    consistent = V.shape == (shape[1], settings.width) and U.shape == (shape[0], settings.width)
+    columns = settings.make_algorithm().columns(settings, shape[1])
+    consistent = (U.shape, V.shape) == tuple(zip(shape, columns, strict=True))
     require(consistent, f"the factors {U.shape}, {V.shape} do not fit the ids {shape}", DataError)
     known = about.get("rating_range")
     return Model(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse, special
 
 from fedmc.algorithms.bayes_client import with_ones
-from fedmc.algorithms.messages import Broadcast
+from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.posterior import Posterior, fit_users, free_part, prior_row
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
@@ -66,14 +66,9 @@ class Model:
     ) -> tuple[Array, Array]: ...  # fmt: skip
 
     def predict(
-        self,
-        users: Any,
-        items: Any,
-        *,
-        return_std: bool = False,
-        unknown: Unknown = "refuse",
+        self, users: Any, items: Any, *, return_std: bool = False, unknown: Unknown = "refuse",
         times: ArrayLike | None = None,
-    ) -> Array | tuple[Array, Array]:
+    ) -> Array | tuple[Array, Array]:  # fmt: skip
         """Predicted ratings of (user, item) pairs: two arrays of equal length, or one of them a single id.
 
         With `return_std` also the standard deviation of each rating around its prediction. An unknown id is an error
@@ -86,14 +81,9 @@ class Model:
         return (found, whole._std(rows, columns)) if return_std else found
 
     def interval(
-        self,
-        users: Any,
-        items: Any,
-        level: float = 0.9,
-        *,
-        unknown: Unknown = "refuse",
+        self, users: Any, items: Any, level: float = 0.9, *, unknown: Unknown = "refuse",
         times: ArrayLike | None = None,
-    ) -> Interval:
+    ) -> Interval:  # fmt: skip
         """Predictions with the intervals that hold a rating with probability `level`, within the range of ratings.
 
         The model's errors on its training ratings, each as if it had been left out, calibrate the width. `times`: as
@@ -128,7 +118,7 @@ class Model:
         chosen, left_out = (None if ids is None else find_ids(self.items, ids, "item") for ids in (only, exclude))
         allowed = recommending.allowed(len(self.items), chosen, left_out)
         seen = self.seen[rows] if exclude_seen else None
-        columns, scores = recommending.best(self.U[rows], self.V, seen, n, allowed, spread)
+        columns, scores = recommending.best(self._rows(rows), self.V, seen, n, allowed, spread)
         ids = recommending.named(self.items, columns)
         scores = np.where(columns < 0, np.nan, self._clipped(self._to_ratings(scores.astype(np.float64))))
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
@@ -136,12 +126,12 @@ class Model:
     def ranking(self, held_out: Ratings, cutoffs: tuple[int, ...] = CUTOFFS) -> dict[int, Ranking]:
         """Ranking metrics by cutoff: all items that a user has not rated or had are ranked, `held_out` are relevant."""
         rows, columns = find_ids(self.users, held_out.users, "user"), find_ids(self.items, held_out.items, "item")
-        return recommending.ranking((self.U[rows], self.V), self.seen, (rows, columns), held_out.matrix, cutoffs)
+        return recommending.ranking((self._rows(rows), self.V), self.seen, (rows, columns), held_out.matrix, cutoffs)
 
     def similar(self, items: Any, n: int = 10) -> tuple[Array, Array]:
         """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
         columns = find_ids(self.items, items, "item")
-        found, cosines = recommending.similar(self.V[:, : self.settings.rank], columns, n)
+        found, cosines = recommending.similar(self._item_factors(), columns, n)
         ids = recommending.named(self.items, found)
         return (ids[0], cosines[0]) if np.ndim(items) == 0 else (ids, cosines)
 
@@ -163,7 +153,7 @@ class Model:
         """
         (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
         if self.settings.make_algorithm().feedback == "implicit":
-            of_user = self.seen[[row]], column, self.items, float(self.U[row] @ self.V[column])
+            of_user = self.seen[[row]], column, self.items, float(self._rows([row])[0] @ self.V[column])
             return event_effects.effects(self.settings.make_algorithm(), self._broadcast(), *of_user)
         known = self.bayesian("an explanation")
         some = slice(*self.seen.indptr[row : row + 2])
@@ -206,7 +196,7 @@ class Model:
     def transform(self, ratings: Ratings) -> Array:
         """Users x all items of the model: the given ratings unchanged, the missing ones predicted by fold-in."""
         folded = self.fold_in(ratings)
-        filled = self._clipped(self._to_ratings(folded.U @ self.V.T)).astype(np.float64)
+        filled = self._clipped(self._to_ratings(folded._rows(slice(None)) @ self.V.T)).astype(np.float64)
         rows = np.repeat(np.arange(len(ratings.users)), np.diff(folded.seen.indptr))
         filled[rows, folded.seen.indices] = folded.seen.data
         return filled
@@ -231,7 +221,14 @@ class Model:
         files.write(path, arrays, about, self.posterior)
 
     def _broadcast(self) -> Broadcast:
-        return Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling)
+        return Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling, Shared())
+
+    def _rows(self, rows: Any) -> Array:
+        """The factors of these users, or what stands for them (`Algorithm.user_rows`)."""
+        return self.settings.make_algorithm().user_rows(self.U[rows], self.seen[rows])
+
+    def _item_factors(self) -> Array:
+        return self.V[:, : self.settings.rank] if self.settings.biases else self.V
 
     def _kind(self) -> str:
         return f"{self.settings.preset_name}, algorithm {self.settings.make_algorithm()}"
@@ -266,7 +263,7 @@ class Model:
 
     def _scores(self, rows: Array, columns: Array, times: ArrayLike | None = None) -> Array:
         """Predictions on the rating scale, not clipped."""
-        scores = np.einsum("kr,kr->k", self.U[rows], self.V[columns])
+        scores = np.einsum("kr,kr->k", self._rows(rows), self.V[columns])
         known = None if times is None else self.bayesian("a time").days
         if known is not None:
             scores = scores + known.at(rows, np.broadcast_to(np.asarray(times), rows.shape))

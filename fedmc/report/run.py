@@ -23,6 +23,8 @@ COLUMNS = {
     "objective": "objective", "bound": "evidence bound (nats)", "bytes_up": "bytes up in the round",
     "bytes_down": "bytes down in the round", "seconds": "seconds of the round", "stationarity": "stationarity",
     "primal_residual": "primal residual", "beta_needed": "beta needed",
+    "test_ndcg_20": "NDCG@20", "test_popular_ndcg_20": "NDCG@20 of popularity", "test_recall_20": "Recall@20",
+    "test_popular_recall_20": "Recall@20 of popularity", "validation_ndcg_10": "validation NDCG@10",
 }  # fmt: skip
 JOINS = "The evidence bound falls while clients join, because the ratings of each add terms to it."
 NOMINAL = (
@@ -173,10 +175,12 @@ def _table(history: History) -> str:
 def describe(settings: Mapping[str, object], history: History, others: Mapping[str, float]) -> list[str]:
     """The results of the run, in sentences."""
     error, on = history.last.get("test_rmse"), "ratings it has not seen"
-    if error is None:
+    if error is None and "train_rmse" in history.last:
         error, on = history.last["train_rmse"], "the ratings it was trained on"
-    said = [f"After {history.last['number']} rounds the model has an RMSE of {error:.4f} on {on}."]
+    said = [] if error is None else [f"the model has an RMSE of {error:.4f} on {on}."]
+    said = [f"After {history.last['number']} rounds {one}" for one in said or [_ranking(history.last)]]
     for name, rmse in others.items():
+        assert error is not None
         change = 100 * (error / rmse - 1)
         said.append(f"For comparison, {name}: {rmse:.4f} ({abs(change):.1f} % {'lower' if change > 0 else 'higher'}).")
     up = sum(record["bytes_up"] for record in history.rounds) / 1e6
@@ -188,6 +192,18 @@ def describe(settings: Mapping[str, object], history: History, others: Mapping[s
         f"{seconds:,.1f} seconds. {sent} Ratings and user factors never left a client."
     )
     return said
+
+
+def _ranking(record: Mapping[str, object]) -> str:
+    """How a model of events ranks, beside popularity."""
+    part = next((part for part in ("test", "validation") if f"{part}_ndcg_20" in record), None)
+    if part is None:
+        return "the model was not measured on held-out events: hold some out (--test) to see how it ranks."
+    names = ("ndcg_20", "recall_20")
+    ndcg, recall = (
+        f"{record[f'{part}_{name}']:.4f} (popularity {record[f'{part}_popular_{name}']:.4f})" for name in names
+    )
+    return f"the model ranks events it has not seen with an NDCG@20 of {ndcg} and a Recall@20 of {recall}."
 
 
 def certificate(record: Record) -> str:

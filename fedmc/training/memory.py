@@ -21,21 +21,23 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def needed(shards: Sequence[Shard], settings: Settings, rounds: int, spill: bool = False) -> dict[str, int]:
     """Bytes by purpose, without the ratings: those of prepared shards are memory-mapped."""
-    p, n, width, number = len(shards), shards[0].by_user.shape[1], settings.width, np.dtype(settings.dtype).itemsize
+    p, n, number = len(shards), shards[0].by_user.shape[1], np.dtype(settings.dtype).itemsize
     users, rated = sum(len(shard.users) for shard in shards), sum(len(shard.rated) for shard in shards)
-    algorithm, V = settings.make_algorithm(), np.empty((n, width), settings.dtype)
+    algorithm = settings.make_algorithm()
+    of_users, of_items = algorithm.columns(settings, n)
+    V = np.empty((n, settings.width), settings.dtype)
     schema = algorithm.schema(Broadcast("round", 2, p, settings, V), n)
     message = sum(part.size * (rated / (p * n) if part.sparse else 1) for part in schema.values())
     held = min(settings.active / p, 1) if spill else 1
     waiting = min(settings.active, threads.WINDOW * threads.available())
     ratings = sum(shard.by_user.nnz for shard in shards)
-    states = users * width + algorithm.state_numbers(Sizes(p, users, n, rated, width))
+    states = users * of_users + algorithm.state_numbers(Sizes(p, users, n, rated, settings.width))
     return {
         "clients": int(held * states * number),
         "messages": int(waiting * message * number),
         "server": 4 * length(schema) * 8,
-        "history": (rounds + 1) * n * width * number,
-        "model": 2 * users * width * number + 10 * ratings,
+        "history": (rounds + 1) * n * of_items * number,
+        "model": 2 * users * of_users * number + 10 * ratings,
     }
 
 

@@ -160,7 +160,7 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
 
 
 def summary(history: list[Round]) -> dict[str, Any]:
-    """The main numbers of a run."""
+    """The main numbers of a run; of events, each ranking metric too, such as "test_ndcg_20"."""
     last = history[-1].diagnostics
     return {
         "test_rmse": last.test_rmse,
@@ -174,4 +174,4 @@ def summary(history: list[Round]) -> dict[str, Any]:
         "bytes_measured": sum(round.bytes_measured for round in history),
         "certified": last.certified,
         "epsilon": last.epsilon,
-    }
+    } | (last.ranking or {})

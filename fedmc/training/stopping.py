@@ -18,7 +18,7 @@ class Stop:
     rounds: int = 100
     tolerance: float | None = None  # on both residuals, relative to ||V||; needs full diagnostics
     seconds: float | None = None  # of updates
-    patience: int | None = None  # rounds without a better validation RMSE
+    patience: int | None = None  # rounds without a better validation RMSE or, of events, validation NDCG@10
     interrupted: Callable[[], bool] = lambda: False  # asked after every round
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
     for round in rounds:
         yield round
         spent += round.seconds
-        validation = round.diagnostics.validation_rmse
+        validation = _validation_loss(round)
         if validation is not None and validation < best:
             best, best_round = validation, round.number
         waited = round.number - best_round if validation is not None else 0
@@ -49,6 +49,13 @@ def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
             or (stop.tolerance is not None and _settled(round, stop.tolerance))
         ):
             return
+
+
+def _validation_loss(round: Round) -> float | None:
+    """What patience waits for to fall: the validation RMSE or, of events, minus the validation NDCG@10."""
+    found = round.diagnostics
+    ndcg = (found.ranking or {}).get("validation_ndcg_10")
+    return found.validation_rmse if ndcg is None else -ndcg
 
 
 def _settled(round: Round, tolerance: float) -> bool:

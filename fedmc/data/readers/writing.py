@@ -1,9 +1,12 @@
-"""Write ratings to a CSV, TSV, Parquet or Feather file."""
+"""Write ratings to a CSV, TSV, Parquet or Feather file, and tables of any columns in blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
@@ -12,8 +15,12 @@ import pyarrow.parquet
 from fedmc.data.files import free
 from fedmc.data.ratings import Ratings
 from fedmc.errors import unknown
+from fedmc.types import Array
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".feather")
+IN_BLOCKS = (".parquet", ".csv", ".tsv")
+DIGITS = 4  # of numbers in text
+Block = Mapping[str, Array]  # columns of equal length, by name
 
 
 def write_table(ratings: Ratings, path: str | Path) -> None:
@@ -41,3 +48,45 @@ def write_table(ratings: Ratings, path: str | Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file that `writing_rows` cannot write."""
+    if path.suffix not in IN_BLOCKS:
+        raise unknown("ending", path.suffix, IN_BLOCKS)
+
+
+@contextmanager
+def writing_rows(path: Path) -> Iterator[Callable[[Block], None]]:
+    """A function that appends blocks of rows; the file appears when all are written, in the format of its ending.
+
+    In text, numbers that are not whole have four digits after the point.
+    """
+    check_ending(path)
+    partial = free(path.with_name(path.name + ".part"))
+    writers: list[pyarrow.parquet.ParquetWriter | pyarrow.csv.CSVWriter] = []
+
+    def write(block: Block) -> None:
+        table = pa.table({name: _column(column, path.suffix) for name, column in block.items()})
+        if not writers:
+            writers.append(_writer(partial, path.suffix, table.schema))
+        writers[0].write_table(table)
+
+    try:
+        yield write
+        for writer in writers:
+            writer.close()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _column(column: Array, ending: str) -> Array:
+    return np.round(column, DIGITS) if ending != ".parquet" and column.dtype.kind == "f" else column
+
+
+def _writer(path: Path, ending: str, schema: pa.Schema) -> pyarrow.parquet.ParquetWriter | pyarrow.csv.CSVWriter:
+    if ending == ".parquet":
+        return pyarrow.parquet.ParquetWriter(path, schema)
+    options = pyarrow.csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",", quoting_style="needed")
+    return pyarrow.csv.CSVWriter(path, schema, write_options=options)

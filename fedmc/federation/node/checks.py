@@ -45,6 +45,7 @@ def check(terms: Terms, request: Request) -> None:
     check_form(terms, request)
     check_numbers(request.broadcast)
     check_privacy(terms, request)
+    check_feedback(terms.policy, request.broadcast)
     check_policy(terms.policy, terms.store.journal, request, terms.now())
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
@@ -63,8 +64,9 @@ def check_form(terms: Terms, request: Request) -> None:
         hashes = f"the server's catalogue has the hash {request.catalogue[:12]!r}, this node's {terms.catalogue[:12]}"
         cure = "put the server's catalogue.json here, then `fedmc node start --reread`"
         raise RefusedError("wrong-catalogue", f"{hashes}: {cure}")
-    if broadcast.V.shape != (items, broadcast.settings.width):
-        expected = f"{items} items by {broadcast.settings.width} columns"
+    _, width = broadcast.settings.make_algorithm().columns(broadcast.settings, items)
+    if broadcast.V.shape != (items, width):
+        expected = f"{items} items by {width} columns"
         raise RefusedError("malformed", f"V has the shape {broadcast.V.shape}, expected {expected}")
     if broadcast.task not in TASKS:
         raise RefusedError("malformed", f"there is no task {quoted(broadcast.task)}")
@@ -119,6 +121,17 @@ def check_privacy(terms: Terms, request: Request) -> None:
     if invitation is not None:
         check_member(terms, request)
         check_final(terms.store, request)
+
+
+def check_feedback(policy: Policy, broadcast: Broadcast) -> None:
+    """Require an algorithm that learns from what this node has: ratings, or events."""
+    algorithm = broadcast.settings.make_algorithm()
+    if policy.feedback in ("", algorithm.feedback):
+        return
+    needs, has = ("events", "ratings") if algorithm.feedback == "implicit" else ("ratings", "events")
+    entry = f'set feedback = "{algorithm.feedback}" under [ratings] of config.toml, then `fedmc node start --reread`'
+    reason = f"the run's algorithm {algorithm} learns from {needs}, and this node's data were read as {has}"
+    raise RefusedError("wrong-feedback", reason, f"if they are {needs}, {entry}; else ask for a run on {has}")
 
 
 def check_member(terms: Terms, request: Request) -> None:

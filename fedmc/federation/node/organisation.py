@@ -12,15 +12,20 @@ from scipy import sparse
 
 from fedmc.algorithms.state import State
 from fedmc.data.addresses import present
+from fedmc.data.feedback import default_confidence
 from fedmc.data.partition import Shard
-from fedmc.data.prepare import Plan, read_parts, write_prepared
+from fedmc.data.prepare import Plan, load_table, read_parts, write_prepared
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify
+from fedmc.data.prepared_events import SCALE
+from fedmc.data.ratings import Ratings
+from fedmc.data.understanding import understand
 from fedmc.errors import DataError, require
 from fedmc.federation.node import models
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
 from fedmc.federation.setup import keys, request_key
+from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
@@ -62,6 +67,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         _check_prepared(config, source)
     verify(source)
     prepared = open_prepared(source)
+    _check_feedback(config, prepared, own)
     require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
     require(
         prepared.catalogue.hash == catalogue.hash,
@@ -99,12 +105,40 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> tuple[str | None, t
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
-        categorical=tuple(config.categorical), times=config.times,
+        categorical=tuple(config.categorical), times=config.times, events=config.event_options(),
+        confidence_scale=config.scale if config.of_events else None,
     )  # fmt: skip
-    parts = read_parts(plan)
+    ratings, notes = _table(plan)
+    parts = read_parts(plan, ratings)
     write_prepared(path, parts, overwrite=True)
     os.chmod(path, 0o700)
-    return parts.report, parts.side.notes
+    return parts.report, (*parts.side.notes, *notes)
+
+
+def _table(plan: Plan) -> tuple[Ratings | None, tuple[str, ...]]:
+    """The table and what is to be told about it: ratings that look like events, or amounts that count 1 each."""
+    if plan.events is None:
+        found = understand(plan)
+        seen = f"they look like events, not ratings ({found.what.reason})"
+        cure = 'for runs on events, enter feedback = "implicit" under [ratings] of config.toml'
+        require(found.ratings is not None, f"{plan.source} cannot be read as ratings, {seen}: {cure}", DataError)
+        return found.ratings, () if found.what.kind == "ratings" else (f"ratings: {seen}; {cure}",)
+    amounts = load_table(plan)
+    unequal = plan.confidence_scale == DEFAULT_SCALE and default_confidence(amounts.matrix.data) != DEFAULT_SCALE
+    cure = f'confidence_scale = "log", {AGREE}, would count them'
+    return amounts, (f"events: the amounts differ, and each pair counts 1: {cure}",) if unequal else ()
+
+
+def _check_feedback(config: NodeConfig, prepared: Prepared, own: bool) -> None:
+    """Refuse data that were read as ratings where config.toml says events, or by another scale, and the reverse."""
+    events, scale = prepared.events is not None, str(prepared.about.get(SCALE, DEFAULT_SCALE))
+    held = f"events by scale {scale}" if events else "ratings"
+    wanted = f"events by scale {config.scale}" if config.of_events else "ratings"
+    cure = "read them again (--reread), for a new run" if own else "prepare them again, or change the entry"
+    given = config.confidence_scale is not None or own
+    same = events == config.of_events and (not events or scale == config.scale or not given)
+    where = config.path("config.toml")
+    require(same, f"the data were read as {held}, and {where} says {wanted}: {cure}", DataError)
 
 
 def _side_files(config: NodeConfig) -> dict[str, str | None]:
@@ -148,6 +182,6 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        trust=opened.trust, policy=replace(config.policy, accept=tuple(config.accept)),
+        trust=opened.trust, policy=replace(config.policy, accept=tuple(config.accept), feedback=config.feedback),
         ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip

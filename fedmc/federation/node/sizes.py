@@ -44,6 +44,7 @@ def _state_bytes(users: int, broadcast: Broadcast, schema: Schema) -> int:
     Beside what the algorithm counts it holds the users' factors, V, item numbers and, in whole steps, a contribution.
     """
     settings, items = broadcast.settings, len(broadcast.V)
+    of_users, of_items = settings.make_algorithm().columns(settings, items)
     own = settings.make_algorithm().state_numbers(Sizes(1, users, items, items, settings.width))
     contribution = length({name: part for name, part in schema.items() if part.cumulative})
-    return NUMBER * (users * settings.width + own + items * (settings.width + 1) + contribution)
+    return NUMBER * (users * of_users + own + items * (of_items + 1) + contribution)

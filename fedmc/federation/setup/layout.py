@@ -23,7 +23,8 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.protocol import OLDEST, PROTOCOL
-from fedmc.federation.setup import identities, keys, policy, request_key
+from fedmc.federation.setup import entries, identities, keys, policy, request_key
+from fedmc.federation.setup.entries import EventEntries
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import cohort_for, default_for
@@ -58,7 +59,7 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
-class NodeConfig:
+class NodeConfig(EventEntries):
     folder: Path
     organisation: str
     server: str  # host:port
@@ -195,6 +196,7 @@ def load_node(folder: Path) -> NodeConfig:
     found = _read(folder, "organisation")
     ratings = found.pop("ratings", {})
     known = {one.name for one in fields(NodeConfig)} - {"folder"}
+    entries.check_local(str(folder / "config.toml"), ratings)
     strange = [name for name in (*found, *ratings) if name not in known]
     require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
     agreed = policy.read(found.pop("policy", {}), str(folder / "config.toml"))
@@ -204,7 +206,9 @@ def load_node(folder: Path) -> NodeConfig:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
     _check_budget(config)
-    _check_side(config)
+    where = str(folder / "config.toml")
+    entries.check_side(where, config.user_features, config.also_seen, config.categorical)
+    entries.check_events(where, config)
     for name in ("keep_models", "keep_megabytes"):
         whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
     require(
@@ -230,24 +234,6 @@ def _check_budget(config: NodeConfig) -> None:
             bounds.check_epsilon(config.epsilon)
     except InputError as error:
         raise DataError(f"{config.path('config.toml')}: {error}") from None
-
-
-def _check_side(config: NodeConfig) -> None:
-    """Refuse features and events that are not named as files."""
-    where = config.path("config.toml")
-    for name in ("user_features", "also_seen"):
-        path = getattr(config, name)
-        named = path is None or (isinstance(path, str) and path.strip() != "" and "://" not in path)
-        example = f'such as {name} = "{name}.csv"'  # what was given could be an address with a password
-        require(named, f"{where}: {name} must be the path of a file, {example}", DataError)
-    columns = config.categorical
-    require(
-        isinstance(columns, list | tuple) and all(isinstance(one, str) for one in columns),
-        f'{where}: categorical must be a list of columns, such as categorical = ["occupation"], got {columns!r}',
-        DataError,
-    )
-    has_table = not columns or config.user_features is not None
-    require(has_table, f"{where}: categorical names columns of user_features, which is not given", DataError)
 
 
 def _read(folder: Path, kind: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Policy:
     """The defaults hold for a folder without [policy]. Every preset and every documented run is inside of them."""
 
     accept: tuple[str, ...] = MODES  # privacy modes: an entry of its own, at the top of config.toml
+    feedback: str = ""  # what the node's data are, explicit (ratings) or implicit (events), from [ratings]; "": any
     algorithms: tuple[str, ...] = _entry(tuple(registry.BUILT_IN), "")
     losses: tuple[str, ...] = _entry(losses.BUILT_IN_NAMES, "")
     penalties: tuple[str, ...] = _entry(penalties.BUILT_IN_NAMES, "")
@@ -68,7 +69,7 @@ class Policy:
 
 
 DEFAULT = Policy()
-ENTRIES = {one.name: one for one in fields(Policy) if one.name != "accept"}
+ENTRIES = {one.name: one for one in fields(Policy) if one.name not in ("accept", "feedback")}
 
 
 def read(entries: object, place: str) -> Policy:

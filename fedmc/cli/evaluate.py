@@ -1,0 +1,206 @@
+"""`fedmc evaluate`"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import typer
+
+from fedmc.cli import options
+from fedmc.cli.display import print_table
+from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, UnknownIds, check_known, check_level, of_events
+from fedmc.cli.parsing import parse_names
+from fedmc.cli.runs import model_path
+from fedmc.data.addresses import without_password
+from fedmc.data.builder import Duplicates
+from fedmc.data.datasets import load_source
+from fedmc.data.feedback import EventOptions, default_confidence, parse_weights
+from fedmc.data.given import scaled
+from fedmc.data.ratings import Ratings
+from fedmc.errors import DataError, InputError, require
+from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
+from fedmc.evaluation.ranked import SAMPLED, Ranked, ranked
+from fedmc.model import Model, load
+from fedmc.model.ids import Unknown
+from fedmc.problem.ranking import Ranking
+
+LABELS = {
+    "recall": "Recall", "precision": "Precision", "ndcg": "NDCG", "hit_rate": "Hit rate", "map": "MAP", "mrr": "MRR",
+    "novelty": "Novelty (bits)", "coverage": "Coverage",
+}  # fmt: skip
+RATINGS_ONLY = "the model was trained on events, which have no ratings: leave out"
+
+
+class Read(NamedTuple):
+    """How to read the tables to test on and to fold in."""
+
+    columns: tuple[str, ...] | None
+    duplicates: Duplicates
+    events: EventOptions | None  # None: as ratings
+
+    def table(self, source: str, times: bool = False) -> Ratings:
+        return load_source(source, self.columns, duplicates=self.duplicates, times=times, events=self.events)
+
+
+def evaluate(
+    model: ModelPath,
+    source: Annotated[str, typer.Argument(help="Ratings or events to test on: whatever `train` takes.")],
+    fold_in: Annotated[
+        str | None, typer.Option(help="Ratings or events of new users, from which their factors are computed first.")
+    ] = None,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also test on ratings that the model was trained on.")
+    ] = False,
+    ranking: Annotated[
+        bool,
+        typer.Option(
+            "--ranking",
+            help="Also rank all items that a user has not rated: how many of the best 10 and 20 are held-out ones. "
+            "Always done for models of events.",
+        ),
+    ] = False,
+    sampled: Annotated[
+        int | None,
+        typer.Option(
+            help="Rank held-out items only among this many random ones, as some papers do. Not comparable with the "
+            "ranking of all items.",
+            metavar="N",
+        ),
+    ] = None,
+    min_rating: Annotated[
+        float | None, typer.Option(help="For the ranking: only held-out rows of at least this rating are relevant.")
+    ] = None,
+    event: options.Event = None,
+    weights: options.EventWeights = None,
+    confidence: options.Confidence = None,
+    confidence_scale: options.ConfidenceScale = None,
+    interval: IntervalLevel = None,
+    unknown: UnknownIds = "refuse",
+    columns: options.Columns = None,
+    duplicates: options.Duplicates = "refuse",
+    as_json: AsJson = False,
+) -> None:
+    """Show RMSE and mean absolute error on ratings that the model was not trained on; of events, ranking metrics.
+
+    With --interval also the share of these ratings that the intervals hold, and the mean width of the intervals.
+    """
+    fitted = load(model_path(model))
+    check_level(fitted, interval)
+    chosen = EventOptions(confidence, event, {} if weights is None else parse_weights(weights), 1, min_rating)
+    events = of_events(fitted)
+    _check(events, chosen, ranking or sampled is not None, include_seen)
+    read = Read(parse_names(columns), duplicates, chosen if events else None)
+    if fold_in is not None:
+        fitted = fitted.fold_in(_folded(read, fold_in, model, confidence_scale))
+    tested = _held_out(fitted, read, source, unknown, include_seen)
+    result: dict[str, object] = {}
+    if not events:
+        result |= _measure(fitted, tested, interval, unknown)
+    if events or ranking or sampled is not None:
+        relevant = tested if events or min_rating is None else tested.some(tested.ratings >= min_rating)
+        found = ranked(fitted, relevant.users, relevant.items, sampled)
+        result |= _record(found) | ({} if sampled is None else {"sampled": sampled})
+    if sampled is not None:
+        typer.echo(f"warning: {SAMPLED.format(sampled)}", err=True)
+    _show(result, as_json)
+
+
+def _check(events: bool, chosen: EventOptions, ranking: bool, include_seen: bool) -> None:
+    """Refuse options without a meaning for this model."""
+    if events:
+        require(not include_seen, f"{RATINGS_ONLY} --include-seen: items of training are no candidates")
+        return
+    named = {"--event": chosen.event, "--event-weights": chosen.weights, "--confidence": chosen.confidence}
+    given = next((name for name, value in named.items() if value), None)
+    require(given is None, f"{given} is about events, and the model was trained on ratings: leave it out")
+    cure = "--min-rating says which ratings are relevant in a ranking: add --ranking"
+    require(chosen.min_rating is None or ranking, cure)
+    require(not (ranking and include_seen), "a ranking has no items of training: leave out --include-seen or --ranking")
+
+
+def _held_out(fitted: Model, read: Read, source: str, unknown: Unknown, include_seen: bool) -> HeldOut:
+    """The rows of the source that the model was not trained on."""
+    timed = fitted.posterior is not None and fitted.posterior.days is not None
+    tested = entries_of(read.table(source, timed))
+    check_known(fitted, tested.users, tested.items, unknown)
+    if not include_seen:
+        tested = tested.some(~fitted.has_seen(tested.users, tested.items, unknown))
+    what = "rating" if read.events is None else "event"
+    cure = ": --include-seen to use them" if read.events is None else ": test on others"
+    shown = without_password(source)
+    require(bool(len(tested.ratings)), f"the model was trained on every {what} of {shown}{cure}", DataError)
+    return tested
+
+
+def _folded(read: Read, source: str, model: Path, scale: str | None) -> Ratings:
+    """What is known of new users; of events, as confidences by the scale of training."""
+    table = read.table(source)
+    if read.events is None:
+        return table
+    if scale is None:
+        scale = _scale_of_run(model)
+    if scale is None and default_confidence(table.matrix.data) != "none":
+        raise InputError("the amounts of these events are not all 1: say --confidence-scale as in training")
+    return scaled(table, scale or "none")
+
+
+def _scale_of_run(model: Path) -> str | None:
+    """The scale in a run's settings.toml; None: there is none, such as beside a single model.npz."""
+    path = model / "settings.toml" if model.is_dir() else model.with_name("settings.toml")
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("confidence_scale")
+    except (OSError, ValueError):
+        return None
+    return None if found is None else str(found)
+
+
+def _measure(fitted: Model, tested: HeldOut, level: float | None, unknown: Unknown) -> dict[str, float]:
+    """The errors on these ratings and, at a level, coverage and mean width of the intervals."""
+    times = tested.times if fitted.posterior is not None else None
+    errors = fitted.predict(tested.users, tested.items, unknown=unknown, times=times) - tested.ratings
+    found = {"ratings": len(errors), "rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
+    return found if level is None else found | coverage(fitted, tested, level, unknown)._asdict()
+
+
+def _record(found: Ranked) -> dict[str, object]:
+    """The metrics for JSON: `ndcg_20`, `popular_ndcg_20` and so on."""
+    named: dict[str, object] = {"users": found.users, "pairs": found.pairs}
+    for before, metrics in (("", found.model), ("popular_", found.popularity)):
+        for cutoff, one in metrics.items():
+            named |= {f"{before}{name}_{cutoff}": value for name, value in one._asdict().items()}
+    return named
+
+
+def _show(result: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    if "rmse" in result:
+        typer.echo(_in_words(result))
+    if "users" in result:
+        among = f"among {result['sampled']} random items" if "sampled" in result else "among all items not in training"
+        title = f"{result['pairs']:,} held-out pairs of {result['users']:,} users, ranked {among}"
+        print_table(title, ("metric", "model", "popularity"), list(_rows(result)))
+
+
+def _rows(result: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    return [
+        (f"{label}@{cutoff}" if name in Ranking._fields[:-2] else f"{label}, {cutoff} items",
+         f"{result[f'{name}_{cutoff}']:.4f}", f"{result[f'popular_{name}_{cutoff}']:.4f}")
+        for cutoff in sorted({int(key.rpartition("_")[2]) for key in result if key.startswith("ndcg_")})
+        for name, label in LABELS.items()
+    ]  # fmt: skip
+
+
+def _in_words(result: Mapping[str, object]) -> str:
+    said = f"{result['ratings']:,} ratings: RMSE {result['rmse']:.4f}, MAE {result['mae']:.4f}"
+    level, held = result.get("level"), result.get("coverage")
+    if isinstance(level, float) and isinstance(held, float):
+        said += f"\n{percent(level)} intervals hold {100 * held:.1f} % of them; "
+        said += f"their mean width is {result['width']:.4f}"
+    return said
