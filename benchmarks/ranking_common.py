@@ -70,7 +70,9 @@ PARTS = "train", "test"
 def ratings_of(name: str) -> Ratings:
     """`ml-1m`, `ml-100k` or `demo`; with `>=4`, only ratings of 4 and more are events."""
     base, _, least = name.partition(">=")
-    all_ratings = datasets.demo(True) if base == "demo" else datasets.load_source(folder() / FILES[base], times=True)
+    all_ratings = (
+        datasets.demo(True) if base == "demo" else datasets.load_source(str(folder() / FILES[base]), times=True)
+    )
     return all_ratings.with_entries(all_ratings.matrix.data >= float(least)) if least else all_ratings
 
 

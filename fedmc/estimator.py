@@ -278,7 +278,7 @@ class FedMC(Parameters):
 
     def _events(self) -> EventOptions | None:
         """How tables are read: as ratings (None), or as events."""
-        implicit = self.feedback == "implicit" or registry.of_events(self.algorithm or self.method)
+        implicit = self.feedback == "implicit" or any(map(registry.of_events, (self.algorithm, self.method)))
         return EventOptions() if implicit or self.preset == "implicit" else None
 
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:

@@ -4,8 +4,8 @@
                  + lambda [ sum_i (n_i + alpha0 items)^nu |u_i|^2 + sum_j (n_j + alpha0 m)^nu |v_j|^2 ]
 
 over the users i of the clients J that have taken part; n_i and n_j are their numbers of events, m is their number. In a
-round, each user of each participant minimises F, then each item does: from the round `first` on, and an item without
-events only when all clients have taken part.
+round, each user of each participant minimises F, then each item does: from the round `first` on, if there are twice as
+many users as factors or all clients have taken part; and an item without events only when all have.
 
 Nothing here is shared with the package: no kernels, no eigenbasis, no packed triangles, no running sums. Whatever the
 server needs is computed from the confidences and factors of all users in every round.
@@ -64,9 +64,10 @@ class Oracle:
         for user in self.counted(taking_part):
             self.U[user] = self.fitted(user, self.V)
         self.joined |= taking_part
-        if self.number < self.first:
-            return
         users, everybody = self.counted(), self.joined == set(self.owner.tolist())
+        few = len(users) < 2 * self.V.shape[1] and not everybody
+        if few or self.number < self.first:
+            return
         V = self.V.copy()
         for item in range(len(V)):
             confidences = self.C[users, item]

@@ -89,7 +89,7 @@ def test_defaults_depend_on_the_size_of_the_data():
 
 def test_clients_alone_know_only_their_users(events):
     owner = np.arange(USERS) % 2
-    top = alone_top(events, owner, 5, RANK, 0.2, 0.05, sweeps=3)
+    top = alone_top(events, owner, 5, RANK, IALS(0.2, 0.05), sweeps=3)
     mine = sparse.csr_array(events[owner == 1])
     np.testing.assert_array_equal(top[owner == 1], model_top(pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3), mine, 5))
     assert not any(np.isin(top[user], events[[user]].indices).any() for user in range(USERS))

@@ -21,7 +21,8 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.event_measures import COUNTS, USERS
-from fedmc.algorithms.ials import ALPHA0, BLOCK, EXPONENT, IALS, SPREAD, WEIGHT
+from fedmc.algorithms.event_sums import BLOCK
+from fedmc.algorithms.ials import ALPHA0, EXPONENT, IALS, SPREAD, WEIGHT
 from fedmc.algorithms.leakage import GradientLeakage, Leakage, Observation, Pulls
 from fedmc.algorithms.limits import MAX_RANK
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
@@ -51,6 +52,9 @@ class EventBaseline(IALS):
     cumulative = False
     max_rank = MAX_RANK
     columns_kept = 0  # of the server's memory, beside counts: this many for each factor
+
+    def __init__(self, alpha0: float = ALPHA0, weight: float = WEIGHT, exponent: float = EXPONENT) -> None:
+        super().__init__(alpha0, weight, exponent)
 
     def can_batch(self, broadcast: Broadcast) -> bool:
         return False
@@ -111,7 +115,7 @@ class FCF(EventBaseline):
         self.rate = number("the learning rate of fcf", rate, MIN_POSITIVE, MAX_NUMBER)
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.alpha0:g},{self.weight:g},{self.exponent:g},{self.rate:g}"
+        return f"{super().__str__()},{self.rate!r}"
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
         U = self.new_users(shard.by_user, broadcast)

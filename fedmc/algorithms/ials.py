@@ -21,18 +21,30 @@ at its start in the first pass over the clients: it is then that of one half of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.curvature import joined_rows, parted
 from fedmc.algorithms.event_measures import COUNTS, USERS, EventMeasures, popularity_of
+from fedmc.algorithms.event_sums import (
+    WEIGHTS,
+    EventSums,
+    UserSums,
+    default_weights,
+    event_errors,
+    event_roots,
+    first_pass,
+    line_length,
+    shared_counts,
+    turned_of,
+    user_change,
+    user_sums,
+)  # fmt: skip
 from fedmc.algorithms.leakage import CurvatureLeakage, Leakage, Observation
-from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
+from fedmc.algorithms.messages import NOTHING, SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sums, Task
 from fedmc.algorithms.protocol import Algorithm, Start
 from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, server_at
@@ -41,26 +53,12 @@ from fedmc.data.partition import Shard, together
 from fedmc.errors import require
 from fedmc.kernels import weighted
 from fedmc.problem.scaling import Scaling
-from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, DType, number
+from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, number
 
-ALPHA0, WEIGHT, EXPONENT = 0.1, 0.01, 1.0  # defaults: see docs/explanation/implicit-feedback.md
-BLOCK = 1 << 18  # events whose errors are computed at a time
+ALPHA0, WEIGHT, EXPONENT = 0.1, 0.01, 1.0
+SIZES: Task = "pattern"  # the task of the first request, if the server chooses the weights
+ENOUGH = 2  # times as many users as factors must be counted before V moves
 SPREAD = 0.1  # of the first item factors, times 1 / sqrt(rank), as in Rendle et al.
-
-
-class Turned(NamedTuple):
-    """V in the basis in which V'V is diagonal: V Q, the eigenvalues of V'V, and Q."""
-
-    V: Array
-    squares: Array
-    Q: Array
-
-
-class UserSums(NamedTuple):
-    """The sums over users: U'U, and their number."""
-
-    gram: Array
-    number: float
 
 
 class IALSLeakage(CurvatureLeakage):
@@ -80,7 +78,7 @@ class IALS(Algorithm):
     name = "ials"
     label = "iALS"
     state_types: tuple[type[State], ...] = (LocalState,)
-    tasks = frozenset({"round", "measure", "finish"})
+    tasks = frozenset({SIZES, "round", "measure", "finish"})
     feedback: Feedback = "implicit"
     cumulative = True
     max_rank = 128
@@ -91,19 +89,34 @@ class IALS(Algorithm):
     leakage: Leakage = IALSLeakage()
     remedy = "raise lambda, the second number of ials:ALPHA0,LAMBDA"
 
-    def __init__(self, alpha0: float = ALPHA0, weight: float = WEIGHT, exponent: float = EXPONENT) -> None:
-        self.alpha0 = number("alpha0 of ials", alpha0, MIN_POSITIVE, MAX_NUMBER)
-        self.weight = number("lambda of ials", weight, MIN_POSITIVE, MAX_NUMBER)
+    def __init__(self, alpha0: float | None = None, weight: float | None = None, exponent: float = EXPONENT) -> None:
+        require((alpha0 is None) == (weight is None), f"give {self.name} both alpha0 and lambda, or none of them")
+        self.auto = alpha0 is None  # the server chooses them, from the size of the data
+        self.alpha0 = number("alpha0 of ials", ALPHA0 if alpha0 is None else alpha0, MIN_POSITIVE, MAX_NUMBER)
+        self.weight = number("lambda of ials", WEIGHT if weight is None else weight, MIN_POSITIVE, MAX_NUMBER)
         self.exponent = number("nu of ials", exponent, 0, 2)
+        self.weights = None if self.auto else (self.alpha0, self.weight)
         self.measures = EventMeasures(self.terms, self.item_terms)
 
     def __str__(self) -> str:
+        if self.auto:
+            return self.name
         numbers = (repr(one).removesuffix(".0") for one in (self.alpha0, self.weight, self.exponent))
         return f"{self.name}:{','.join(numbers)}"
 
     def with_weights(self, alpha0: float, weight: float) -> IALS:
         """The same algorithm with other weights of all pairs and of the penalty."""
         return type(self)(alpha0, weight, self.exponent)
+
+    def at(self, broadcast: Broadcast) -> IALS:
+        """The algorithm with its weights: its own or, if the server chose them, those of the broadcast."""
+        if not self.auto:
+            return self
+        chosen = broadcast.shared.arrays[WEIGHTS].tolist()
+        return broadcast.shared.derive("algorithm", lambda: self.with_weights(*chosen))
+
+    def model_settings(self, broadcast: Broadcast) -> Settings:
+        return broadcast.settings.replace(algorithm=str(self.at(broadcast))) if self.auto else broadcast.settings
 
     def check(self, settings: Settings) -> None:
         plain = settings.normalise == "none" and not settings.biases and settings.entry == "first-turn"
@@ -125,6 +138,8 @@ class IALS(Algorithm):
     # --- the client
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
+        if broadcast.task == SIZES:
+            return state, Sums.of(users=len(shard.users), events=shard.by_user.nnz)
         (after,), sums = self.batch_update([shard], [state], broadcast)
         return after, sums
 
@@ -161,18 +176,19 @@ class IALS(Algorithm):
 
     def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
         """The users' factors that minimise the objective, given V."""
+        own = self.at(broadcast)
         turned, pattern = turned_of(broadcast), (matrix.indptr, matrix.indices)
         roots = event_roots(matrix.data, broadcast.V.dtype)
-        ridge = self.ridges(np.diff(matrix.indptr), len(broadcast.V))
-        found = weighted.solve_events(*pattern, roots, turned.V, self.alpha0 * turned.squares, ridge)
+        ridge = own.ridges(np.diff(matrix.indptr), len(broadcast.V))
+        found = weighted.solve_events(*pattern, roots, turned.V, own.alpha0 * turned.squares, ridge)
         return weighted.times(found, np.ascontiguousarray(turned.Q.T))
 
     def event_effects(self, events: sparse.csr_array, column: int, broadcast: Broadcast) -> Array:
-        V, c = broadcast.V.astype(np.float64), events.data.astype(np.float64)
-        own = V[events.indices]
-        ridge = float(self.ridges(np.array([events.nnz]), len(V))[0])
-        M = self.alpha0 * weighted.gram_of(V) + (own * c[:, None]).T @ own + ridge * np.eye(V.shape[1])
-        return np.asarray(c * (own @ np.linalg.solve(M, V[column])))
+        V, c, own = broadcast.V.astype(np.float64), events.data.astype(np.float64), self.at(broadcast)
+        lines = V[events.indices]
+        ridge = float(own.ridges(np.array([events.nnz]), len(V))[0])
+        M = own.alpha0 * weighted.gram_of(V) + (lines * c[:, None]).T @ lines + ridge * np.eye(V.shape[1])
+        return np.asarray(c * (lines @ np.linalg.solve(M, V[column])))
 
     def ridges(self, events: Array, others: float) -> Array:
         """lambda (events + alpha0 others)^nu of each user or item."""
@@ -180,16 +196,16 @@ class IALS(Algorithm):
 
     def terms(self, shard: Shard, U: Array, broadcast: Broadcast) -> tuple[float, float]:
         """The loss and the penalty of a client's users."""
-        events, V = shard.by_user, broadcast.V
+        events, V, own = shard.by_user, broadcast.V, self.at(broadcast)
         pairs = float(np.sum(weighted.gram_of(U) * weighted.gram_of(V)))
-        ridge = self.ridges(np.diff(events.indptr), len(V))
+        ridge = own.ridges(np.diff(events.indptr), len(V))
         penalty = float(ridge @ np.square(U.astype(np.float64)).sum(axis=1))
-        return _errors(events, U, V) + self.alpha0 * pairs, penalty
+        return event_errors(events, U, V) + own.alpha0 * pairs, penalty
 
     def item_terms(self, broadcast: Broadcast) -> float:
         """The penalty of the items."""
         counts, users = popularity_of(broadcast)
-        return float(self.ridges(counts, users) @ np.square(broadcast.V.astype(np.float64)).sum(axis=1))
+        return float(self.at(broadcast).ridges(counts, users) @ np.square(broadcast.V.astype(np.float64)).sum(axis=1))
 
     # --- the server
 
@@ -197,7 +213,16 @@ class IALS(Algorithm):
         rank = broadcast.settings.rank
         V = broadcast.V * np.asarray(SPREAD / (0.3 * np.sqrt(rank)), broadcast.V.dtype)
         S = np.zeros((len(V) + 1, line_length(rank)))
-        return Start(broadcast._replace(V=V, shared=shared_counts(S[:-1, -1], 0.0)), server_at(V, S))
+        shared = shared_counts(np.zeros(len(V)), 0.0, self.chosen(ask, broadcast))
+        return Start(broadcast._replace(V=V, shared=shared), server_at(V, S))
+
+    def chosen(self, ask: Ask, broadcast: Broadcast) -> Array | None:
+        """alpha0 and lambda from the numbers of users, items and events, if they are not given."""
+        if not self.auto:
+            return None
+        sizes = ask(broadcast._replace(task=SIZES, round=1, shared=NOTHING), range(broadcast.clients))
+        users, events = (max(sizes.number(name), 1.0) for name in ("users", "events"))
+        return np.array(default_weights(users, len(broadcast.V), events))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         assert server.S is not None
@@ -217,22 +242,26 @@ class IALS(Algorithm):
         there are users, and those that are lost never come back. For the same reason an item without events stays
         where it is, until all clients are counted.
         """
-        if broadcast.round < first_pass(broadcast):
+        few = users.number < ENOUGH * broadcast.settings.rank and seen < broadcast.clients
+        if few or broadcast.round < first_pass(broadcast):
             return broadcast.V
-        counts = S[:-1, -1]
-        ridge = np.maximum(self.ridges(np.maximum(counts, 0), max(users.number, 0)), MIN_POSITIVE)
-        V = weighted.solve_event_sums(S[:-1], self.alpha0 * users.gram, ridge)
+        counts, own = S[:-1, -1], self.at(broadcast)
+        ridge = np.maximum(own.ridges(np.maximum(counts, 0), max(users.number, 0)), MIN_POSITIVE)
+        V = weighted.solve_event_sums(S[:-1], own.alpha0 * users.gram, ridge)
         waits = (counts < 0.5) & (seen < broadcast.clients)
         V[waits] = broadcast.V[waits]
         return V
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         assert server.S is not None
-        return shared_counts(server.S[:-1, -1], user_sums(server.S, broadcast.settings.rank).number)
+        users = user_sums(server.S, broadcast.settings.rank).number
+        return shared_counts(server.S[:-1, -1], users, broadcast.shared.arrays.get(WEIGHTS))
 
     # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        if broadcast.task == SIZES:
+            return {"users": Part(nonnegative=True), "events": Part(nonnegative=True)}
         rank = broadcast.settings.rank
         return {
             "S": Part((items, line_length(rank)), SUM_BITS, cumulative=True, sparse=True),
@@ -242,105 +271,17 @@ class IALS(Algorithm):
 
     def check_broadcast(self, broadcast: Broadcast) -> None:
         arrays, items = broadcast.shared.arrays, len(broadcast.V)
-        shaped = arrays.keys() == {COUNTS, USERS} and arrays[COUNTS].shape == (items,) and arrays[USERS].shape == (1,)
-        require(shaped, "the server sends no counts, or more than counts, with V")
+        if broadcast.task == SIZES:
+            asked = self.auto and not arrays and broadcast.round == 1
+            return require(asked, "the server asks for the number of events, which this run does not need")
+        shapes = {COUNTS: (items,), USERS: (1,)} | ({WEIGHTS: (2,)} if self.auto else {})
+        shaped = {name: array.shape for name, array in arrays.items()} == shapes
+        require(shaped, f"the server sends other arrays than {', '.join(shapes)} with V")
+        if self.auto:
+            self.at(broadcast)  # refuses weights beyond their bounds
         finite = all(bool((np.abs(array) <= MAX_NUMBER).all()) for array in (*arrays.values(), broadcast.V))
         require(finite, f"the server sends numbers beyond {MAX_NUMBER:g}")
 
     def user_penalty(self, broadcast: Broadcast) -> float:
-        return float(self.ridges(np.zeros(1), len(broadcast.V))[0])
-
-
-def _errors(events: sparse.csr_array, U: Array, V: Array) -> float:
-    """sum c (1 - u'v)^2 over events, in blocks that take little memory."""
-    rows, found = np.repeat(np.arange(len(U)), np.diff(events.indptr)), 0.0
-    for start in range(0, events.nnz, BLOCK):
-        some = slice(start, start + BLOCK)
-        scores = np.einsum("kr,kr->k", U[rows[some]], V[events.indices[some]], dtype=np.float64)
-        found += float(np.sum(events.data[some] * np.square(1 - scores)))
-    return found
-
-
-def event_roots(confidence: Array, dtype: DType) -> Array:
-    """Square roots. Whoever reads events refuses confidences below 0; here they count as 0."""
-    return np.sqrt(np.maximum(confidence, 0).astype(dtype, copy=False))
-
-
-def line_length(rank: int) -> int:
-    """Numbers of an item: the lower triangle of sum c u u', sum c u, and the number of events."""
-    return rank * (rank + 1) // 2 + rank + 1
-
-
-def first_pass(broadcast: Broadcast) -> int:
-    """The rounds in which each client takes part once, on average."""
-    return math.ceil(broadcast.clients / min(broadcast.settings.active, broadcast.clients))
-
-
-def turned_of(broadcast: Broadcast) -> Turned:
-    """V in the basis in which V'V is diagonal, computed once per broadcast."""
-    V = broadcast.V
-    of, found = broadcast.shared.derive("turned", lambda: (V, turned(V)))
-    return found if of is V else turned(V)  # a broadcast may have got another V since
-
-
-def turned(V: Array) -> Turned:
-    squares, Q = np.linalg.eigh(weighted.gram_of(V))
-    Q = np.ascontiguousarray(Q, V.dtype)
-    return Turned(weighted.times(V, Q), np.maximum(squares, 0), Q)
-
-
-class EventSums(Sparse):
-    """The change of a client's sums over its users, item by item, computed when it is added."""
-
-    def __init__(self, shard: Shard, height: int, U: Array, before: Array, known: Array) -> None:
-        self.rows, self.height = shard.rated, height
-        self._events, self._arguments = shard.by_rated, (U, before, known)
-
-    @property
-    def values(self) -> Array:
-        found = np.zeros((len(self.rows), self.shape[1]), self._arguments[0].dtype)
-        self._add(found, np.arange(len(self.rows)))
-        return found
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.height, line_length(self._arguments[0].shape[1])
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._arguments[0].itemsize)
-
-    def add_to(self, sums: Array) -> None:
-        self._add(sums, self.rows)
-
-    def _add(self, sums: Array, targets: Array) -> None:
-        U, before, known = self._arguments
-        events = self._events
-        roots = event_roots(events.data, U.dtype)
-        weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
-
-
-def user_change(now: Array, before: State | None) -> Array:
-    """The change of [lower triangle of U'U, number of users] of a client."""
-    rows, columns = np.tril_indices(now.shape[1])
-
-    def gram(U: Array) -> Array:
-        found: Array = weighted.gram_of(U)[rows, columns]
-        return found
-
-    if before is None:
-        return np.append(gram(now), float(len(now)))
-    return np.append(gram(now) - gram(before.U), 0.0)
-
-
-def user_sums(S: Array, rank: int) -> UserSums:
-    """U'U and the number of users, which the last row of the server's array holds."""
-    count = rank * (rank + 1) // 2
-    gram, (rows, columns) = np.zeros((rank, rank)), np.tril_indices(rank)
-    gram[rows, columns] = gram[columns, rows] = S[-1, :count]
-    return UserSums(gram, float(S[-1, count]))
-
-
-def shared_counts(counts: Array, users: float) -> Shared:
-    """The popularity of items, which clients measure with."""
-    return Shared({COUNTS: counts.copy(), USERS: np.array([users])})
+        own = self.at(broadcast) if broadcast.task != SIZES else self
+        return float(own.ridges(np.zeros(1), len(broadcast.V))[0])

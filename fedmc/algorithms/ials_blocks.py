@@ -21,17 +21,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedmc.algorithms.curvature import parted
-from fedmc.algorithms.ials import (
-    ALPHA0,
-    EXPONENT,
-    IALS,
-    WEIGHT,
-    event_roots,
-    line_length,
-    shared_counts,
-    user_change,
-    user_sums,
-)
+from fedmc.algorithms.event_sums import WEIGHTS, event_roots, line_length, shared_counts, user_change, user_sums
+from fedmc.algorithms.ials import EXPONENT, IALS, SIZES
 from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
 from fedmc.algorithms.protocol import Start
 from fedmc.algorithms.settings import Settings
@@ -53,13 +44,17 @@ class BlockIALS(IALS):
     cumulative = False
 
     def __init__(
-        self, alpha0: float = ALPHA0, weight: float = WEIGHT, exponent: float = EXPONENT, block: float = BLOCK
+        self,
+        alpha0: float | None = None,
+        weight: float | None = None,
+        exponent: float = EXPONENT,
+        block: float = BLOCK,
     ) -> None:
         super().__init__(alpha0, weight, exponent)
         self.block = whole("the block of ials-blocks", int(block), 1, 256)
 
     def __str__(self) -> str:
-        return f"{super().__str__()},{self.block}"
+        return super().__str__() if self.auto else f"{super().__str__()},{self.block}"
 
     def with_weights(self, alpha0: float, weight: float) -> BlockIALS:
         return type(self)(alpha0, weight, self.exponent, self.block)
@@ -110,23 +105,25 @@ class BlockIALS(IALS):
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         require(participants == broadcast.clients, f"{participants} of {broadcast.clients} clients took part")
         rank, (begin, end), V = broadcast.settings.rank, self.of_round(broadcast), broadcast.V.astype(np.float64)
-        users, S = user_sums(total["users"], rank), total["S"]
-        ridge = np.maximum(self.ridges(np.maximum(S[:, -1], 0), max(users.number, 0)), MIN_POSITIVE)
+        users, S, own = user_sums(total["users"], rank), total["S"], self.at(broadcast)
+        ridge = np.maximum(own.ridges(np.maximum(S[:, -1], 0), max(users.number, 0)), MIN_POSITIVE)
         block, size = slice(begin, end), end - begin
-        pull = weighted.times(V, self.alpha0 * users.gram[:, block]) + ridge[:, None] * V[:, block]
+        pull = weighted.times(V, own.alpha0 * users.gram[:, block]) + ridge[:, None] * V[:, block]
         corner = size * (size + 1) // 2
         lines = np.concatenate([S[:, :corner], S[:, corner : corner + size] - pull, S[:, -1:]], axis=1)
-        V[:, block] += weighted.solve_event_sums(lines, self.alpha0 * users.gram[block, block], ridge)
+        V[:, block] += weighted.solve_event_sums(lines, own.alpha0 * users.gram[block, block], ridge)
         kept = np.append(S[:, -1], users.number)
         return ServerState(kept, V, server.seen + round(total.number("joined")))
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         assert server.S is not None
-        return shared_counts(server.S[:-1], float(server.S[-1]))
+        return shared_counts(server.S[:-1], float(server.S[-1]), broadcast.shared.arrays.get(WEIGHTS))
 
     # --- messages
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
+        if broadcast.task == SIZES:
+            return super().schema(broadcast, items)
         rank, (begin, end) = broadcast.settings.rank, self.of_round(broadcast)
         return {
             "S": Part((items, line_length(end - begin)), SUM_BITS, sparse=True),

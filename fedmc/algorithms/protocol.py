@@ -77,6 +77,7 @@ class Algorithm(Protocol):
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
+    weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V
@@ -188,6 +189,14 @@ class Algorithm(Protocol):
     def user_penalty(self, broadcast: Broadcast) -> float | None:
         """The smallest l2 weight that a user is fitted with, for policies; None: the settings' penalty says it."""
         return None
+
+    def with_weights(self, alpha0: float, weight: float) -> Algorithm | None:
+        """The algorithm with other weights of all pairs and of the penalty, if it learns from events with such."""
+        return None
+
+    def model_settings(self, broadcast: Broadcast) -> Settings:
+        """The settings of the model of this broadcast, with whatever training chose."""
+        return broadcast.settings
 
     def noise_multiplier(self, broadcast: Broadcast) -> float | None:
         """The noise multiplier of the reply, for an organisation's ledger; None: this algorithm adds no noise."""

@@ -42,7 +42,7 @@ class Observer(LocalEngine):
         self.pattern_sums: list[Observation] = []
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
-        if broadcast.task == "pattern":
+        if broadcast.task == "pattern" and broadcast.shared.arrays:  # else only sizes are asked for
             return self._ask_pattern(broadcast, clients)
         if broadcast.task not in STATEFUL_TASKS:
             return super().ask(broadcast, clients)

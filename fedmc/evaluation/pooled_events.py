@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
-from fedmc.algorithms.ials import IALS, SPREAD, turned
+from fedmc.algorithms.event_sums import NEGATIVES, NOISE, default_weights, turned
+from fedmc.algorithms.ials import IALS, SPREAD
 from fedmc.data.matrices import narrow
 from fedmc.errors import require
 from fedmc.kernels import weighted
@@ -23,24 +24,13 @@ from fedmc.problem.rng import server_rng
 from fedmc.types import Array
 
 Factors = tuple[Array, Array]  # U, V
-NEGATIVES, NOISE = 10.0, 0.45  # defaults of iALS, in units that depend on the size of the data
 NEIGHBOURS, SHRINKAGE = 100, 10.0  # of nearest items
 BLOCK = 1 << 25  # bytes of dense scores at a time
 
 
 def defaults_for(users: int, items: int, events: int, negatives: float = NEGATIVES, noise: float = NOISE) -> IALS:
-    """iALS with alpha0 and lambda from the size of the data: n and m events of a user and of an item, on average.
-
-        alpha0 = negatives events / (users items)        lambda = noise / (1 + negatives) (1 / sqrt(n) + 1 / sqrt(m))
-
-    So all pairs together weigh `negatives` times as much as the events. The ridges of an average user and item,
-    lambda (1 + negatives) n and lambda (1 + negatives) m, have the geometric mean noise (sqrt(n) + sqrt(m)). The sum
-    of roots is about the largest singular value of as many events at random places, and a ridge is a threshold of
-    singular values: it lets in what is more than noise.
-    """
-    n, m = events / users, events / items
-    weight = noise / (1 + negatives) * (1 / np.sqrt(n) + 1 / np.sqrt(m))
-    return IALS(negatives * events / (users * items), float(weight))
+    """iALS with the weights that a federation chooses for data of this size."""
+    return IALS(*default_weights(users, items, events, negatives, noise))
 
 
 def first_items(items: int, rank: int, seed: int = 0, dtype: DTypeLike = np.float32) -> Array:
@@ -101,9 +91,7 @@ def alone_top(
     owner: Array,
     k: int,
     rank: int,
-    alpha0: float,
-    weight: float,
-    exponent: float = 1.0,
+    algorithm: IALS,
     *,
     sweeps: int = 10,
     seed: int = 0,
@@ -113,7 +101,8 @@ def alone_top(
     for client in np.unique(owner):
         own = np.flatnonzero(owner == client)
         mine = sparse.csr_array(events[own])
-        top[own] = model_top(pooled_ials(mine, rank, alpha0, weight, exponent, sweeps=sweeps, seed=seed), mine, k)
+        weights = algorithm.alpha0, algorithm.weight, algorithm.exponent
+        top[own] = model_top(pooled_ials(mine, rank, *weights, sweeps=sweeps, seed=seed), mine, k)
     return top
 
 

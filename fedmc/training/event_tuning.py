@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from fedmc.algorithms.ials import IALS
+from fedmc.algorithms.event_sums import default_weights
+from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, InputError, require
@@ -49,7 +50,7 @@ class Point(NamedTuple):
 
 def is_for(settings: Settings) -> bool:
     """Whether these settings are those of a model of events that can be tuned."""
-    return isinstance(settings.make_algorithm(), IALS)
+    return settings.make_algorithm().with_weights(1.0, 1.0) is not None
 
 
 def tuned(settings: Settings, best: EventTrial) -> Settings:
@@ -66,8 +67,7 @@ def choose(
 ) -> list[EventTrial]:
     """All trials, within the budget; `best` picks one."""
     algorithm = settings.make_algorithm()
-    require(isinstance(algorithm, IALS), f"alpha0 and lambda are settings of ials, not of {algorithm}")
-    assert isinstance(algorithm, IALS)
+    require(is_for(settings), f"alpha0 and lambda are settings of ials, not of {algorithm}")
     budget = budget or Budget(TRIALS)
     kept = held_out(shards, budget.share, settings.seed)
     number = budget.rounds or max(PASSES * rounds_of_a_pass(settings, len(kept)), FEWEST_ROUNDS)
@@ -83,7 +83,7 @@ def choose(
         return known[point]
 
     first = sorted(ranks, key=lambda rank: (abs(rank - 64), rank))[0]
-    at = Point(first, algorithm.alpha0, algorithm.weight)
+    at = Point(first, *_start(algorithm, kept))
     attempt(at)
     order: tuple[Literal["alpha0", "weight"], ...] = ("weight", "alpha0", "weight")
     for name in order:
@@ -91,6 +91,15 @@ def choose(
     for rank in ranks:
         attempt(at._replace(rank=rank))
     return list(known.values())
+
+
+def _start(algorithm: Algorithm, shards: Sequence[Shard]) -> tuple[float, float]:
+    """The weights to start from: those given, or those that the server would choose."""
+    if algorithm.weights is not None:
+        return algorithm.weights
+    users, events = sum(len(shard.users) for shard in shards), sum(shard.by_user.nnz for shard in shards)
+    alpha0, weight = default_weights(users, shards[0].by_user.shape[1], max(events, 1))
+    return float(f"{alpha0:.3g}"), float(f"{weight:.3g}")
 
 
 def best(trials: Sequence[EventTrial]) -> EventTrial:
@@ -120,9 +129,8 @@ def _moved(at: Point, name: Literal["alpha0", "weight"], factor: float) -> Point
 
 
 def _settings(settings: Settings, point: Point) -> Settings:
-    algorithm = settings.make_algorithm()
-    assert isinstance(algorithm, IALS)
-    return settings.replace(rank=point.rank, algorithm=str(algorithm.with_weights(point.alpha0, point.weight)))
+    algorithm = settings.make_algorithm().with_weights(point.alpha0, point.weight)
+    return settings.replace(rank=point.rank, algorithm=str(algorithm))
 
 
 def _fits(shards: Sequence[Shard], settings: Settings, number: int) -> bool:

@@ -149,7 +149,8 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     U = np.concatenate([algorithm.users_at(shard, state, broadcast) for shard, state in states])
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
-    about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range(engine.shards, broadcast.settings)
+    settings = algorithm.model_settings(broadcast)
+    about = broadcast.scaling, settings, broadcast.clients, rating_range(engine.shards, settings)
     posterior = calibrated(engine.shards, engine.states, broadcast, U)
     if posterior is not None:
         assert posterior.user_covariances is not None

@@ -176,7 +176,8 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
     def on_finish(request: Request, U: Array, state: State | None) -> None:
         broadcast, items = request.broadcast, opened.prepared.catalogue.items
         seen: sparse.csr_array = shard.pattern()
-        about = broadcast.scaling, broadcast.settings, broadcast.clients, rating_range([shard], broadcast.settings)
+        settings = broadcast.settings.make_algorithm().model_settings(broadcast)
+        about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         model = Model(items, broadcast.V, users, U, seen, *about, calibrated([shard], [state], broadcast, U))
         models.keep(config, request.run, model)
 

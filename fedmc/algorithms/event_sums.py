@@ -1,0 +1,148 @@
+"""Sums of a model of events over a client's users, and the factors in the basis in which they are solved for."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.algorithms.event_measures import COUNTS, USERS
+from fedmc.algorithms.messages import Broadcast, Shared, Sparse
+from fedmc.algorithms.state import State
+from fedmc.data.partition import Shard
+from fedmc.kernels import weighted
+from fedmc.types import Array, DType
+
+NEGATIVES, NOISE = 10.0, 0.45  # of `default_weights`: chosen on validation events of seven data sets
+WEIGHTS = "weights"  # in the broadcast: alpha0 and lambda, if the server chooses them
+BLOCK = 1 << 18  # events whose errors are computed at a time
+
+
+def default_weights(
+    users: float, items: float, events: float, negatives: float = NEGATIVES, noise: float = NOISE
+) -> tuple[float, float]:
+    """(alpha0, lambda) from the size of the data: n and m are the events of a user and of an item, on average.
+
+        alpha0 = negatives events / (users items)        lambda = noise / (1 + negatives) (1 / sqrt(n) + 1 / sqrt(m))
+
+    So all pairs together weigh `negatives` times as much as the events. The ridges of an average user and item,
+    lambda (1 + negatives) n and lambda (1 + negatives) m, have the geometric mean noise (sqrt(n) + sqrt(m)). The sum
+    of roots is about the largest singular value of as many events at random places, and a ridge is a threshold of
+    singular values: it lets in what is more than noise.
+    """
+    n, m = events / users, events / items
+    weight = noise / (1 + negatives) * (1 / np.sqrt(n) + 1 / np.sqrt(m))
+    return negatives * events / (users * items), float(weight)
+
+
+class Turned(NamedTuple):
+    """V in the basis in which V'V is diagonal: V Q, the eigenvalues of V'V, and Q."""
+
+    V: Array
+    squares: Array
+    Q: Array
+
+
+class UserSums(NamedTuple):
+    """The sums over users: U'U, and their number."""
+
+    gram: Array
+    number: float
+
+
+def event_errors(events: sparse.csr_array, U: Array, V: Array) -> float:
+    """sum c (1 - u'v)^2 over events, in blocks that take little memory."""
+    rows, found = np.repeat(np.arange(len(U)), np.diff(events.indptr)), 0.0
+    for start in range(0, events.nnz, BLOCK):
+        some = slice(start, start + BLOCK)
+        scores = np.einsum("kr,kr->k", U[rows[some]], V[events.indices[some]], dtype=np.float64)
+        found += float(np.sum(events.data[some] * np.square(1 - scores)))
+    return found
+
+
+def event_roots(confidence: Array, dtype: DType) -> Array:
+    """Square roots. Whoever reads events refuses confidences below 0; here they count as 0."""
+    return np.sqrt(np.maximum(confidence, 0).astype(dtype, copy=False))
+
+
+def line_length(rank: int) -> int:
+    """Numbers of an item: the lower triangle of sum c u u', sum c u, and the number of events."""
+    return rank * (rank + 1) // 2 + rank + 1
+
+
+def first_pass(broadcast: Broadcast) -> int:
+    """The rounds in which each client takes part once, on average."""
+    return math.ceil(broadcast.clients / min(broadcast.settings.active, broadcast.clients))
+
+
+def turned_of(broadcast: Broadcast) -> Turned:
+    """V in the basis in which V'V is diagonal, computed once per broadcast."""
+    V = broadcast.V
+    of, found = broadcast.shared.derive("turned", lambda: (V, turned(V)))
+    return found if of is V else turned(V)  # a broadcast may have got another V since
+
+
+def turned(V: Array) -> Turned:
+    squares, Q = np.linalg.eigh(weighted.gram_of(V))
+    Q = np.ascontiguousarray(Q, V.dtype)
+    return Turned(weighted.times(V, Q), np.maximum(squares, 0), Q)
+
+
+class EventSums(Sparse):
+    """The change of a client's sums over its users, item by item, computed when it is added."""
+
+    def __init__(self, shard: Shard, height: int, U: Array, before: Array, known: Array) -> None:
+        self.rows, self.height = shard.rated, height
+        self._events, self._arguments = shard.by_rated, (U, before, known)
+
+    @property
+    def values(self) -> Array:
+        found = np.zeros((len(self.rows), self.shape[1]), self._arguments[0].dtype)
+        self._add(found, np.arange(len(self.rows)))
+        return found
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.height, line_length(self._arguments[0].shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._arguments[0].itemsize)
+
+    def add_to(self, sums: Array) -> None:
+        self._add(sums, self.rows)
+
+    def _add(self, sums: Array, targets: Array) -> None:
+        U, before, known = self._arguments
+        events = self._events
+        roots = event_roots(events.data, U.dtype)
+        weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
+
+
+def user_change(now: Array, before: State | None) -> Array:
+    """The change of [lower triangle of U'U, number of users] of a client."""
+    rows, columns = np.tril_indices(now.shape[1])
+
+    def gram(U: Array) -> Array:
+        found: Array = weighted.gram_of(U)[rows, columns]
+        return found
+
+    if before is None:
+        return np.append(gram(now), float(len(now)))
+    return np.append(gram(now) - gram(before.U), 0.0)
+
+
+def user_sums(S: Array, rank: int) -> UserSums:
+    """U'U and the number of users, which the last row of the server's array holds."""
+    count = rank * (rank + 1) // 2
+    gram, (rows, columns) = np.zeros((rank, rank)), np.tril_indices(rank)
+    gram[rows, columns] = gram[columns, rows] = S[-1, :count]
+    return UserSums(gram, float(S[-1, count]))
+
+
+def shared_counts(counts: Array, users: float, weights: Array | None = None) -> Shared:
+    """The popularity of items, which clients measure with, and the weights that the server chose."""
+    chosen = {} if weights is None else {WEIGHTS: weights}
+    return Shared({COUNTS: counts.copy(), USERS: np.array([users])} | chosen)
