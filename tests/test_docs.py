@@ -82,6 +82,24 @@ def test_the_first_tutorial(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_tutorial_of_events(tmp_path):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    log, code = blocks("tutorial/events.md")
+    shell = "".join(blocks("tutorial/events.md", "sh"))
+    found = ""
+    for command in ([sys.executable, "-c", log], ["sh", "-e", "-c", shell], [sys.executable, "-c", code]):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=os.environ | {"PATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        found += done.stdout
+    told = re.search(r"test NDCG@20 +([\d.]+ \(popularity [\d.]+\))", found).group(1)
+    assert told in page("tutorial/events.md")
+    assert float(re.search(r"^NDCG@20: ([\d.]+)", found, re.M).group(1)) > 0.25
+    assert len((tmp_path / "recommended.csv").read_text().splitlines()) == 6711
+
+
+@pytest.mark.slow
 def test_adding_what_is_known(tmp_path):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shell = "".join(blocks("how-to/add-what-you-know.md", "sh"))

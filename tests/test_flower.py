@@ -29,7 +29,7 @@ from tests.command import fedmc
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
-VARIANTS = ("fedmavg-printed", "fedprox")  # FedMAvg and FedAvg with another constant: the night's
+VARIANTS = ("fedmavg-printed", "fedprox", "ials-blocks", "fcf", "fedrecon", "ease")  # like others: the night's
 ALGORITHMS = [
     pytest.param(name, marks=pytest.mark.nightly if name in VARIANTS else [])
     for name in registry.names()

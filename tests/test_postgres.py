@@ -137,9 +137,12 @@ def test_wrong_password_and_missing_column(table, tmp_path):
     wrong = train(table.replace("s3cret", "s3cretX"), QUERY, tmp_path)
     assert wrong.returncode == 2
     assert "password authentication failed" in wrong.stderr
-    column = train(table, "select who, what from ratings", tmp_path)
+    column = train(table, "select who, what, what as again from ratings", tmp_path)
     assert column.returncode == 2
-    assert "no user column found: the table has who, what" in column.stderr
+    assert "no user column found: the table has who, what, again" in column.stderr
+    pairs = train(table, "select who, what from ratings", tmp_path)
+    assert pairs.returncode == 2
+    assert "two columns: user and item" in pairs.stderr
     syntax = train(table, "select nonsense from ratings", tmp_path)
     assert syntax.returncode == 2
     assert 'column "nonsense" does not exist' in syntax.stderr

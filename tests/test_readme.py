@@ -34,7 +34,7 @@ def test_python_example(tmp_path):
 
 def test_shell_example(tmp_path):
     code = example("sh")
-    assert len(code.strip().splitlines()) == 3
+    assert len(code.strip().splitlines()) == 5
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["sh", "-e", "-c", code],
@@ -47,3 +47,5 @@ def test_shell_example(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "test RMSE" in done.stdout
     assert "user,rank,item,score\n15,1," in done.stdout
+    assert "test NDCG@20" in done.stdout
+    assert "item,rank,similar,cosine\n260,1," in done.stdout

@@ -13,7 +13,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.display import print_table
 from fedmc.cli.groups import Side
-from fedmc.cli.model import AsJson, ModelPath, check_posterior
+from fedmc.cli.model import AsJson, ModelPath, check_explained
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
 from fedmc.data.datasets import load_source
@@ -71,7 +71,7 @@ def explain(
     The effects are in units of the ratings and add up to the prediction. Give the tables that the model was trained on.
     """
     fitted = load(model_path(model))
-    check_posterior(fitted, "explain")
+    check_explained(fitted)
     sources = Sources(side.user_features, side.items, side.also_seen, side.names)
     if ratings is not None and is_prepared(Path(ratings)):
         require(not sources.given, "prepared shards hold their features and events: leave out the other tables")

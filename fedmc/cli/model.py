@@ -94,6 +94,12 @@ def check_level(fitted: Model, level: float | None) -> None:
         check_posterior(fitted, "--interval")
 
 
+def check_explained(fitted: Model) -> None:
+    """Refuse a model whose predictions cannot be explained: neither Bayesian nor of events."""
+    if fitted.settings.make_algorithm().feedback != "implicit":
+        check_posterior(fitted, "explain")
+
+
 def check_posterior(fitted: Model, option: str) -> None:
     """Refuse an option that needs a Bayesian model."""
     made = f"this one has preset {fitted.settings.preset_name}"

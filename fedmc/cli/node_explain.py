@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmc.cli.explain import Item, Number, User, show, titles_of
-from fedmc.cli.model import AsJson, check_posterior
+from fedmc.cli.model import AsJson, check_explained
 from fedmc.cli.predict import Folder, model_of_node
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.errors import require
@@ -16,7 +16,7 @@ from fedmc.model.given import explain_at_home
 def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json: AsJson = False) -> None:
     """Show what moved a prediction of one of the organisation's own users. Nothing is sent."""
     fitted = load(model_of_node(folder))
-    check_posterior(fitted, "explain")
+    check_explained(fitted)
     config = load_node(folder)
     source = source_of(config)
     shard = source if is_prepared(source) else config.path("shard")

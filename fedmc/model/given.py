@@ -55,6 +55,8 @@ def explain_with(model: Model, user: Id, item: Id, ratings: Ratings | None, tabl
 
 def explain_at_home(model: Model, user: Id, item: Id, prepared: Prepared) -> list[Effect]:
     """`Model.explain` with what prepared shards hold of the user and the item."""
+    if model.settings.make_algorithm().feedback == "implicit":
+        return model.explain(user, item)
     known = model.bayesian("an explanation")
     wanted = as_ids([user], "user")
     rows = [int(places(ids, wanted)[0]) for ids in prepared.ids]
