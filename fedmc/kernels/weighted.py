@@ -1,4 +1,4 @@
-"""Compiled solves of weighted least squares with a common quadratic term; `reference_weighted` is the numpy twin.
+"""Compiled solves of weighted least squares with a common quadratic term; their numpy twins: `tests/test_weighted.py`.
 
 Row x with the factors f and the weights c of its events solves
 
@@ -10,7 +10,7 @@ n instead of d coordinates: with D = shift + ridge,
     x = D^-1 A' (1 + A D^-1 A')^-1 m
 
 which takes n^2 d instead of n d^2 + d^3 / 3 multiplications. A shift that is not diagonal is made so by a rotation
-(`rotated`): a quadratic term of all pairs, such as V'V, costs one eigendecomposition for all rows.
+(`times`): a quadratic term of all pairs, such as V'V, costs one eigendecomposition for all rows.
 """
 
 from __future__ import annotations
@@ -19,51 +19,82 @@ import numpy as np
 
 from fedmc.kernels import threads
 from fedmc.kernels.compiler import inlined, njit
-from fedmc.kernels.gram import BLOCK, WHOLE, add_gram, add_lines, dot, mirror, whole_packs
-from fedmc.kernels.simd import fma, lanes, load, padded, splat, spread, store
+from fedmc.kernels.gram import BLOCK, WHOLE, add_gram, add_lines, mirror, whole_packs
+from fedmc.kernels.simd import fma, lanes, load, load_part, padded, splat, spread, store, total
+from fedmc.kernels.simd import times as product
 from fedmc.kernels.solves import cholesky_solve
 from fedmc.types import Array, Scalar
 
 PART = 2048  # rows whose Gram matrix is summed in one go
+AFTER = 4  # lines and columns after those of a row's events, which tiles may reach
 TINY = 1e-12  # pivots below this share of the largest are taken for 0
 
 
 @inlined
+def _gather(start: int, count: int, indices: Array, roots: Array, F: Array, scale: Array, P: Array) -> None:
+    """Lines m f scale of some events, padded with zeros."""
+    size, step = F.shape[1], lanes(F)
+    whole = size // step * step
+    for k in range(count):
+        row, root = indices[start + k], splat(roots[start + k])
+        for c in range(0, whole, step):
+            store(P, (k, c), product(product(root, load(F, (row, c))), load(scale, c)))
+        if whole < size:
+            part = load_part(F, (row, whole), size - whole)
+            store(P, (k, whole), product(product(root, part), load(scale, whole)))
+
+
+@inlined
+def _inner_products(P: Array, n: int, K: Array) -> None:
+    """K = P P' on and right of the diagonal, 2 x 4 numbers at a time; P has zeros in the lines after the n first."""
+    for a in range(0, n, 2):
+        for b in range(a, n, 4):
+            p0 = p1 = p2 = p3 = q0 = q1 = q2 = q3 = splat(P.dtype.type(0))
+            for c in range(0, P.shape[1], lanes(P)):
+                x, y = load(P, (a, c)), load(P, (a + 1, c))
+                z = load(P, (b, c))
+                p0, q0 = fma(x, z, p0), fma(y, z, q0)
+                z = load(P, (b + 1, c))
+                p1, q1 = fma(x, z, p1), fma(y, z, q1)
+                z = load(P, (b + 2, c))
+                p2, q2 = fma(x, z, p2), fma(y, z, q2)
+                z = load(P, (b + 3, c))
+                p3, q3 = fma(x, z, p3), fma(y, z, q3)
+            K[a, b], K[a, b + 1], K[a, b + 2], K[a, b + 3] = total(p0), total(p1), total(p2), total(p3)
+            K[a + 1, b], K[a + 1, b + 1], K[a + 1, b + 2], K[a + 1, b + 3] = total(q0), total(q1), total(q2), total(q3)
+
+
+@inlined
 def _few_events(
-    start: int, n: int, indices: Array, roots: Array, F: Array, inverse: Array, A: Array, K: Array, y: Array, x: Array
+    start: int, n: int, indices: Array, roots: Array, F: Array, inverse: Array, P: Array, K: Array, y: Array, x: Array
 ) -> None:
-    """The identity of Woodbury; `inverse` is D^-1/2. A holds the columns of A D^-1/2 as lines, padded with zeros."""
-    size = F.shape[1]
-    A[:, n:] = 0
+    """The identity of Woodbury; `inverse` is D^-1/2, and P is to hold the lines of A D^-1/2."""
+    P[n : n + AFTER] = 0
+    K[:] = 0
+    _gather(start, n, indices, roots, F, inverse, P)
+    _inner_products(P, n, K)
     for k in range(n):
-        f, root = F[indices[start + k]], roots[start + k]
-        for c in range(size):
-            A[c, k] = root * f[c] * inverse[c]
-    add_gram(A, size, K, 0, False, True, False)
-    for k in range(n):
+        K[k, n : n + AFTER] = 0
         K[k, k] += x.dtype.type(1)
         K[k, n] = roots[start + k]
     cholesky_solve(K, n, y, x.dtype.type(0))
-    for c in range(size):
-        x[c] = inverse[c] * dot(A, c, y)
+    add_lines(P, y, n, x, True)
+    for c in range(0, x.size, lanes(x)):
+        store(x, c, product(load(x, c), load(inverse, c)))
 
 
 @inlined
 def _many_events(
-    start: int, stop: int, indices: Array, roots: Array, F: Array, shift: Array, ridge: Scalar, P: Array, m: Array,
+    start: int, stop: int, indices: Array, roots: Array, F: Array, shift: Array, ridge: Scalar, ones: Array, P: Array,
     G: Array, b: Array, x: Array,
 ) -> None:  # fmt: skip
     """One Cholesky factorisation of the whole system."""
     size = F.shape[1]
     for begin in range(start, stop, BLOCK):
         count = min(BLOCK, stop - begin)
-        for k in range(count):
-            f, root = F[indices[begin + k]], roots[begin + k]
-            for c in range(size):
-                P[k, c] = root * f[c]
-            m[k] = root
-        add_gram(P, count, G, 0, False, begin == start, False)
-        add_lines(P, m, count, b, begin == start)
+        _gather(begin, count, indices, roots, F, ones, P)
+        add_gram(P[:BLOCK], count, G, 0, False, begin == start, False)
+        add_lines(P, roots[begin : begin + count], count, b, begin == start)
     largest = x.dtype.type(0)
     for c in range(size):
         G[c, c] += shift[c] + ridge
@@ -77,11 +108,10 @@ def _rows(
     first: int, last: int, indptr: Array, indices: Array, roots: Array, F: Array, shift: Array, ridge: Array, out: Array
 ) -> None:
     dtype, size = out.dtype, F.shape[1]
-    wide = whole_packs(size + 1, lanes(out))
-    room = np.zeros(wide * wide, dtype)
-    space = np.zeros(wide * wide, dtype)
-    P, m = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype)
-    b, x, inverse = np.zeros(wide, dtype), np.zeros(wide, dtype), np.zeros(size, dtype)
+    wide, long = whole_packs(size + 1, lanes(out)), whole_packs(size + 1 + AFTER, lanes(out))
+    P, space = np.zeros((max(size, BLOCK) + AFTER, wide), dtype), np.zeros(long * long, dtype)
+    y, b, x = np.zeros(long, dtype), np.zeros(wide, dtype), np.zeros(wide, dtype)
+    inverse, ones = np.zeros(wide, dtype), np.ones(wide, dtype)
     for row in range(first, last):
         start, n = indptr[row], indptr[row + 1] - indptr[row]
         if n == 0:
@@ -90,12 +120,12 @@ def _rows(
         if n < size:
             for c in range(size):
                 inverse[c] = dtype.type(1) / np.sqrt(shift[c] + ridge[row])
-            line = whole_packs(n + 1, lanes(out))
-            A, K = room[: size * line].reshape(size, line), space[: line * line].reshape(line, line)
-            _few_events(start, n, indices, roots, F, inverse, A, K, b[:line], x)
+            line = whole_packs(n + AFTER, lanes(out))
+            K = space[: line * line].reshape(line, line)
+            _few_events(start, n, indices, roots, F, inverse, P, K, y[:line], x)
         else:
-            G = space.reshape(wide, wide)
-            _many_events(start, start + n, indices, roots, F, shift, ridge[row], P, m, G, b, x)
+            G = space[: wide * wide].reshape(wide, wide)
+            _many_events(start, start + n, indices, roots, F, shift, ridge[row], ones, P, G, b, x)
         out[row] = x[:size]
 
 
@@ -117,35 +147,46 @@ def solve_events(
 
 @njit(cache=True, nogil=True)
 def _product(first: int, last: int, X: Array, B: Array, out: Array) -> None:
-    """out = X B; B's lines are padded to whole packs."""
-    inner, step, wide = X.shape[1], lanes(B), B.shape[1]
-    line = np.zeros(wide, out.dtype)
-    for row in range(first, last):
-        for c in range(0, wide, step):
-            even = odd = splat(out.dtype.type(0))
-            for k in range(0, inner - 1, 2):
-                even = fma(spread(X, (row, k)), load(B, (k, c)), even)
-                odd = fma(spread(X, (row, k + 1)), load(B, (k + 1, c)), odd)
-            if inner % 2:
-                even = fma(spread(X, (row, inner - 1)), load(B, (inner - 1, c)), even)
-            store(line, c, fma(splat(out.dtype.type(1)), even, odd))
-        for c in range(out.shape[1]):
-            out[row, c] = line[c]
+    """out = X B, each number summed in the order of B's lines; these are padded to pairs of packs, as those of out."""
+    inner, step = X.shape[1], lanes(B)
+    for row in range(first, last, 4):
+        r1, r2, r3 = min(row + 1, last - 1), min(row + 2, last - 1), min(row + 3, last - 1)
+        for c in range(0, B.shape[1], 2 * step):
+            d = c + step
+            p0 = p1 = p2 = p3 = q0 = q1 = q2 = q3 = splat(out.dtype.type(0))
+            for k in range(inner):
+                y, z = load(B, (k, c)), load(B, (k, d))
+                x = spread(X, (row, k))
+                p0, q0 = fma(x, y, p0), fma(x, z, q0)
+                x = spread(X, (r1, k))
+                p1, q1 = fma(x, y, p1), fma(x, z, q1)
+                x = spread(X, (r2, k))
+                p2, q2 = fma(x, y, p2), fma(x, z, q2)
+                x = spread(X, (r3, k))
+                p3, q3 = fma(x, y, p3), fma(x, z, q3)
+            store(out, (row, c), p0)
+            store(out, (row, d), q0)
+            store(out, (r1, c), p1)
+            store(out, (r1, d), q1)
+            store(out, (r2, c), p2)
+            store(out, (r2, d), q2)
+            store(out, (r3, c), p3)
+            store(out, (r3, d), q3)
 
 
 def times(X: Array, B: Array) -> Array:
     """X B, row by row: BLAS would round a row in a way that depends on how many others there are."""
-    lines = np.zeros((len(B), padded(B.shape[1], X.dtype)), X.dtype)
+    wide = padded(2 * padded(-(-B.shape[1] // 2), X.dtype), X.dtype)
+    lines, out = np.zeros((len(B), wide), X.dtype), np.empty((len(X), wide), X.dtype)
     lines[:, : B.shape[1]] = B
-    out = np.empty((len(X), B.shape[1]), X.dtype)
     threads.over_rows(_product, np.arange(len(X) + 1), X.size * B.shape[1], np.ascontiguousarray(X), lines, out)
-    return out
+    return np.ascontiguousarray(out[:, : B.shape[1]])
 
 
 @njit(cache=True, nogil=True)
 def _grams(first: int, last: int, X: Array, out: Array) -> None:
     size = X.shape[1]
-    P, G = np.zeros((BLOCK, out.shape[1])), np.zeros((out.shape[1], out.shape[1]))
+    P, G = np.zeros((BLOCK, out.shape[1]), X.dtype), np.zeros((out.shape[1], out.shape[1]), X.dtype)
     for part in range(first, last):
         begin, end = part * PART, min((part + 1) * PART, len(X))
         for start in range(begin, end, BLOCK):
@@ -159,9 +200,9 @@ def _grams(first: int, last: int, X: Array, out: Array) -> None:
 
 
 def gram_of(X: Array) -> Array:
-    """X'X in float64, summed over parts of so many rows, whatever the number of threads."""
+    """X'X in float64, from parts of so many rows in the type of X, whatever the number of threads."""
     size, parts = X.shape[1], -(-len(X) // PART)
-    wide = padded(size, np.dtype(np.float64))
+    wide = padded(size, X.dtype)
     found = np.zeros((parts, wide, wide))
     threads.over_rows(_grams, np.arange(parts + 1), X.size * size, np.ascontiguousarray(X), found)
     return np.ascontiguousarray(found.sum(axis=0)[:size, :size])
