@@ -23,17 +23,18 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 
 from fedmc.algorithms import registry
+from fedmc.evaluation import methods
 from fedmc.federation.setup import keys, layout
 from fedmc.model import load
 from tests.command import fedmc
 from tests.loopback import FEDMC, NAMES, Loopback
 
 PRIVACY = ("plain", "secagg")
-VARIANTS = ("fedmavg-printed", "fedprox", "ials-blocks", "fcf", "fedrecon", "ease")  # like others: the night's
+VARIANTS = ("fedmavg-printed", "fedprox")  # FedMAvg and FedAvg with another constant: the night's
 ALGORITHMS = [
     pytest.param(name, marks=pytest.mark.nightly if name in VARIANTS else [])
     for name in registry.names()
-    if name != "dp"  # whose noise no simulation can repeat
+    if name not in ("dp", *methods.EVENTS)  # no simulation can repeat its noise; events: test_federation_events
 ]
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them

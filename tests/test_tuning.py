@@ -260,3 +260,21 @@ def test_tune_says_that_only_the_preset_fast_needs_it(command, table):
     assert code == 0, stderr
     assert "bayes, needs no tuning; tuning rank and penalty of the preset fast: at most 1 trials of 3 rounds" in stderr
     assert "--preset fast" in stdout
+
+
+def test_a_model_of_events_is_tuned_by_ndcg(command, tmp_path):
+    path = tmp_path / "pairs.csv"
+    rng = np.random.default_rng(0)
+    pairs = {(user, item) for user in range(60) for item in range(24) if item % 3 == user % 3 and rng.random() < 0.7}
+    path.write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item in sorted(pairs)))
+    options = ("--preset", "implicit", "--ranks", "2,4", "--trials", "4", "--clients", "3", "--json")
+    code, out, error = command("tune", str(path), *options)
+    assert code == 0, error
+    found = json.loads(out.splitlines()[-1])
+    assert found["rank"] in (2, 4)
+    assert found["algorithm"].startswith("ials:")
+    assert len(found["trials"]) <= 4
+    assert found["validation_ndcg"] == max(trial["validation_ndcg"] for trial in found["trials"])
+    code, _, error = command("tune", str(path), "--clients", "3")
+    assert code == 2
+    assert "--feedback implicit" in error
