@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -90,35 +91,45 @@ def turned(V: Array) -> Turned:
     return Turned(weighted.times(V, Q), np.maximum(squares, 0), Q)
 
 
-class EventSums(Sparse):
-    """The change of a client's sums over its users, item by item, computed when it is added."""
+class LazySums(Sparse):
+    """Sums over a client's users, a line for each of its items, computed when they are added."""
 
-    def __init__(self, shard: Shard, height: int, U: Array, before: Array, known: Array) -> None:
-        self.rows, self.height = shard.rated, height
-        self._events, self._arguments = shard.by_rated, (U, before, known)
+    def __init__(self, shard: Shard, height: int, size: int, dtype: DType) -> None:
+        self.rows, self.height, self._size, self._dtype = shard.rated, height, size, dtype
+        matrix = shard.by_rated
+        self.events = matrix.indptr, matrix.indices, event_roots(matrix.data, dtype)
 
     @property
     def values(self) -> Array:
-        found = np.zeros((len(self.rows), self.shape[1]), self._arguments[0].dtype)
-        self._add(found, np.arange(len(self.rows)))
+        found = np.zeros((len(self.rows), self.shape[1]), self._dtype)
+        self.add(found, np.arange(len(self.rows)))
         return found
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.height, line_length(self._arguments[0].shape[1])
+        return self.height, line_length(self._size)
 
     @property
     def nbytes(self) -> int:
-        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._arguments[0].itemsize)
+        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._dtype.itemsize)
 
     def add_to(self, sums: Array) -> None:
-        self._add(sums, self.rows)
+        self.add(sums, self.rows)
 
-    def _add(self, sums: Array, targets: Array) -> None:
-        U, before, known = self._arguments
-        events = self._events
-        roots = event_roots(events.data, U.dtype)
-        weighted.add_event_sums(sums, targets, events.indptr, events.indices, roots, U, before, known)
+    @abstractmethod
+    def add(self, sums: Array, targets: Array) -> None:
+        """sums[targets[k]] += the line of row k."""
+
+
+class EventSums(LazySums):
+    """The change of sums over users: `known` marks those whose part was computed from `before`."""
+
+    def __init__(self, shard: Shard, height: int, U: Array, before: Array, known: Array) -> None:
+        super().__init__(shard, height, U.shape[1], U.dtype)
+        self._factors = U, before, known
+
+    def add(self, sums: Array, targets: Array) -> None:
+        weighted.add_event_sums(sums, targets, *self.events, *self._factors)
 
 
 def user_change(now: Array, before: State | None) -> Array:

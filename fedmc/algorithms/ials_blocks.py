@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedmc.algorithms.curvature import parted
-from fedmc.algorithms.event_sums import WEIGHTS, event_roots, line_length, shared_counts, user_change, user_sums
+from fedmc.algorithms.event_sums import WEIGHTS, LazySums, line_length, shared_counts, user_change, user_sums
 from fedmc.algorithms.ials import EXPONENT, IALS, SIZES
-from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sparse, Sums
+from fedmc.algorithms.messages import SUM_BITS, Broadcast, Part, Rows, Schema, Shared, Sums
 from fedmc.algorithms.protocol import Start
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import Ask, server_at
@@ -132,32 +132,12 @@ class BlockIALS(IALS):
         }
 
 
-class BlockSums(Sparse):
-    """A client's sums for a block, computed when they are added."""
+class BlockSums(LazySums):
+    """A client's sums for a block of coordinates."""
 
     def __init__(self, shard: Shard, U: Array, V: Array, block: tuple[int, int]) -> None:
-        self.rows, self.height = shard.rated, len(V)
-        self._events, self._arguments = shard.by_rated, (U, V, block)
+        super().__init__(shard, len(V), block[1] - block[0], U.dtype)
+        self._factors = U, V, block
 
-    @property
-    def values(self) -> Array:
-        found = np.zeros((len(self.rows), self.shape[1]), self._arguments[0].dtype)
-        self._add(found, np.arange(len(self.rows)))
-        return found
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        begin, end = self._arguments[2]
-        return self.height, line_length(end - begin)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.rows.nbytes + len(self.rows) * self.shape[1] * self._arguments[0].itemsize)
-
-    def add_to(self, sums: Array) -> None:
-        self._add(sums, self.rows)
-
-    def _add(self, sums: Array, targets: Array) -> None:
-        events, dtype = self._events, self._arguments[0].dtype
-        about = events.indptr, events.indices, event_roots(events.data, dtype)
-        weighted.add_block_sums(sums, targets, self.rows, about, *self._arguments)
+    def add(self, sums: Array, targets: Array) -> None:
+        weighted.add_block_sums(sums, targets, self.rows, self.events, *self._factors)

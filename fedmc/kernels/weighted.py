@@ -222,6 +222,18 @@ def _weighted_lines(start: int, stop: int, indices: Array, roots: Array, F: Arra
         P[k - start, size] = root
 
 
+@inlined
+def _add_packed(G: Array, size: int, events: int, line: Array) -> None:
+    """line += the lower triangle of G, line by line, with the last number replaced by the number of events."""
+    place = 0
+    for a in range(size + 1):
+        length = min(a + 1, size)
+        for c in range(length):
+            line[place + c] += G[a, c]
+        place += length
+    line[place] += events
+
+
 @njit(cache=True, nogil=True)
 def _add_rows(
     first: int, last: int, indptr: Array, indices: Array, roots: Array, F: Array, previous: Array, had_previous: Array,
@@ -247,14 +259,7 @@ def _add_rows(
                 add_gram(P, end - begin, G, 0, whole, False, True)
         if not whole:
             mirror(G, 0)
-        line, place = sums[targets[row]], 0
-        for a in range(size + 1):
-            length = min(a + 1, size)  # the last number of the last line is replaced by a count
-            for c in range(length):
-                line[place + c] += G[a, c]
-            place += length
-        if not both:
-            line[place] += stop - start
+        _add_packed(G, size, 0 if both else stop - start, sums[targets[row]])
 
 
 def add_event_sums(
@@ -332,13 +337,7 @@ def _add_block_rows(
             add_gram(P, count, G, 0, whole, at == start, False)
         if not whole:
             mirror(G, 0)
-        line, place = sums[targets[row]], 0
-        for a in range(size + 1):
-            length = min(a + 1, size)
-            for c in range(length):
-                line[place + c] += G[a, c]
-            place += length
-        line[place] += stop - start
+        _add_packed(G, size, stop - start, sums[targets[row]])
 
 
 def add_block_sums(
