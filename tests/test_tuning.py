@@ -267,7 +267,7 @@ def test_a_model_of_events_is_tuned_by_ndcg(command, tmp_path):
     rng = np.random.default_rng(0)
     pairs = {(user, item) for user in range(60) for item in range(24) if item % 3 == user % 3 and rng.random() < 0.7}
     path.write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item in sorted(pairs)))
-    options = ("--preset", "implicit", "--ranks", "2,4", "--trials", "4", "--clients", "3", "--json")
+    options = ("--feedback", "implicit", "--ranks", "2,4", "--trials", "4", "--clients", "3", "--json")
     code, out, error = command("tune", str(path), *options)
     assert code == 0, error
     found = json.loads(out.splitlines()[-1])

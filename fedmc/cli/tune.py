@@ -33,12 +33,13 @@ HELD_OUT = "RMSE on ratings that the clients held out"
 def tune(
     source: options.Source,
     preset: Annotated[
-        Literal["fast", "bayes", "implicit"],
+        Literal["fast", "bayes", "implicit"] | None,
         Option(
             help="Preset to tune: fast (rank and penalty), bayes (only the rank: it has no penalty), or implicit "
-            "(rank, alpha0 and lambda of a model of events)."
+            "(rank, alpha0 and lambda of a model of events).",
+            show_default="fast, or implicit with --feedback implicit",
         ),
-    ] = "fast",
+    ] = None,
     ranks: Annotated[
         str | None, Option(help="Ranks to try, separated by commas.", show_default="5,10,20; of events 32,64,128")
     ] = None,
@@ -71,6 +72,8 @@ def tune(
 
     Give `fedmc train` the same --test and --seed: it then tests on the ratings that were put aside here.
     """
+    if preset is None:
+        preset = "implicit" if events.feedback == "implicit" else "fast"
     wanted = wanted_by(events, preset, None)
     of_events = wanted == "implicit"
     usual = ",".join(map(str, event_tuning.RANKS)) if of_events else "5,10,20"
