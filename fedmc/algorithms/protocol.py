@@ -84,6 +84,11 @@ class Algorithm(Protocol):
     leakage: Leakage = RowNorms()  # what a client's messages leak, for the audit's attacks
     remedy: str = "raise the penalties"  # what to do about a run that diverged
 
+    @property
+    def of_events(self) -> bool:
+        """Whether it learns from events instead of ratings."""
+        return self.feedback == "implicit"
+
     def __str__(self) -> str:
         """The spec: the name, followed by the numbers of any hyper-parameters, `name:0.5,2`."""
         return self.name

@@ -104,7 +104,7 @@ def of_events(given: object) -> bool:
     """Whether this names an algorithm, or is one, that learns from events instead of ratings."""
     if isinstance(given, str) and name_of(given) not in names():
         return False
-    return given is not None and getattr(resolve(given), "feedback", None) == "implicit"
+    return given is not None and bool(getattr(resolve(given), "of_events", False))
 
 
 def resolve(given: object) -> Algorithm:

@@ -92,7 +92,7 @@ def _is_of_events(name: str) -> bool:
 def check_fits(settings: Settings, decided: Decided) -> None:
     """Refuse an algorithm of ratings for events, such as that of differential privacy."""
     algorithm = settings.make_algorithm()
-    fits = (algorithm.feedback == "implicit") == decided.events
+    fits = algorithm.of_events == decided.events
     has = "events" if decided.events else "ratings"
     cure = "for events, choose --privacy plain or secagg and --algorithm ials" if decided.events else "choose another"
     require(fits, f"the algorithm {algorithm} does not learn from {has}: {cure}")

@@ -39,7 +39,7 @@ UnknownIds = Annotated[
 
 def of_events(fitted: Model) -> bool:
     """Whether the model was trained on events instead of ratings."""
-    return fitted.settings.make_algorithm().feedback == "implicit"
+    return fitted.settings.make_algorithm().of_events
 
 
 def info(model: ModelPath, as_json: AsJson = False) -> None:
@@ -96,7 +96,7 @@ def check_level(fitted: Model, level: float | None) -> None:
 
 def check_explained(fitted: Model) -> None:
     """Refuse a model whose predictions cannot be explained: neither Bayesian nor of events."""
-    if fitted.settings.make_algorithm().feedback != "implicit":
+    if not of_events(fitted):
         check_posterior(fitted, "explain")
 
 

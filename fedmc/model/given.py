@@ -55,7 +55,7 @@ def explain_with(model: Model, user: Id, item: Id, ratings: Ratings | None, tabl
 
 def explain_at_home(model: Model, user: Id, item: Id, prepared: Prepared) -> list[Effect]:
     """`Model.explain` with what prepared shards hold of the user and the item."""
-    if model.settings.make_algorithm().feedback == "implicit":
+    if model.settings.make_algorithm().of_events:
         return model.explain(user, item)
     known = model.bayesian("an explanation")
     wanted = as_ids([user], "user")

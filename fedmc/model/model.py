@@ -152,7 +152,7 @@ class Model:
         `fold_in`. `also_seen` are items of events without a rating. Features are rows as standardised for training.
         """
         (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
-        if self.settings.make_algorithm().feedback == "implicit":
+        if self.settings.make_algorithm().of_events:
             of_user = self.seen[[row]], column, self.items, float(self._rows([row])[0] @ self.V[column])
             return event_effects.effects(self.settings.make_algorithm(), self._broadcast(), *of_user)
         known = self.bayesian("an explanation")

@@ -31,7 +31,7 @@ MIN_GAP = 1e-6  # between the two references
 
 def rating_range(shards: Sequence[Shard], settings: Settings) -> tuple[float, float] | None:
     """The smallest and the largest training rating of these clients; None if they have no ratings, but events."""
-    if settings.make_algorithm().feedback == "implicit":
+    if settings.make_algorithm().of_events:
         return None
     data = [shard.by_user.data for shard in shards if shard.by_user.nnz]
     return (float(min(map(np.min, data))), float(max(map(np.max, data)))) if data else None

@@ -126,7 +126,7 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
 
 def check_domain(settings: Settings, federation: Federation) -> None:
     """Refuse ratings outside of the loss's domain."""
-    if settings.make_algorithm().feedback == "implicit":
+    if settings.make_algorithm().of_events:
         lowest = min(float(shard.by_user.data.min()) for shard in federation.shards)
         require(lowest > 0, f"events have confidences above 0, got {lowest:g}: drop these rows", DataError)
     domain = getattr(settings.make_loss(), "domain", None)

@@ -128,7 +128,7 @@ def check_feedback(policy: Policy, broadcast: Broadcast) -> None:
     algorithm = broadcast.settings.make_algorithm()
     if policy.feedback in ("", algorithm.feedback):
         return
-    needs, has = ("events", "ratings") if algorithm.feedback == "implicit" else ("ratings", "events")
+    needs, has = ("events", "ratings") if algorithm.of_events else ("ratings", "events")
     entry = f'set feedback = "{algorithm.feedback}" under [ratings] of config.toml, then `fedmc node start --reread`'
     reason = f"the run's algorithm {algorithm} learns from {needs}, and this node's data were read as {has}"
     raise RefusedError("wrong-feedback", reason, f"if they are {needs}, {entry}; else ask for a run on {has}")
