@@ -785,3 +785,12 @@ def test_secure_sums_never_drift():
     whole, rows = sum(state.whole for state in engine.states) * 2.0**-SUM_BITS, last.server.S
     assert (whole[: rows[:-1].size] == rows[:-1].ravel()).all()
     assert (whole[rows[:-1].size :] == rows[-1, :7]).all()
+
+
+@pytest.mark.parametrize("privacy", ["dp", "dp+secagg"])
+def test_differential_privacy_is_refused_with_the_reason(privacy):
+    for preset, more in (("implicit", {}), ("bayes", {"algorithm": "ials"})):
+        with pytest.raises(
+            InputError, match=r"what one user adds to the sums is not bounded; use .*secagg"
+        ):
+            Settings.preset(preset, rank=2, privacy=privacy, **more)

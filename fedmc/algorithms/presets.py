@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Literal, cast
 
 from fedmc.algorithms import registry
-from fedmc.errors import quoted
+from fedmc.errors import quoted, require
 from fedmc.privacy.protocol import Privacy
 
 LOG = logging.getLogger(__name__)
 
+OF_EVENTS = "implicit"  # the preset of events
 Update = Literal["linearised", "exact", "curvature"]
 PRESETS: dict[str, dict[str, object]] = {
     "paper": dict(
@@ -47,11 +48,16 @@ BAYESIAN: dict[str, tuple[object, ...]] = {  # settings that preset "bayes" take
 
 def fitting(name: str, given: Mapping[str, object]) -> str:
     """The preset to use: "fast" instead of "bayes" for settings that the Bayesian model does not have."""
-    if registry.of_events(given.get("algorithm", given.get("method"))):
-        return "implicit"
+    privacy = cast(Privacy, given["privacy"])
+    if name == OF_EVENTS or registry.of_events(given.get("algorithm", given.get("method"))):
+        require(
+            privacy.algorithm is None,
+            f"privacy={privacy.mode!r} has an algorithm for ratings only: for events, what one user adds to the sums "
+            "is not bounded; use privacy='plain' or 'secagg'",
+        )
+        return OF_EVENTS
     if name != "bayes":
         return name
-    privacy = cast(Privacy, given["privacy"])
     if privacy.algorithm is not None:
         return "fast"  # differential privacy has an algorithm of its own
     for setting, accepted in BAYESIAN.items():

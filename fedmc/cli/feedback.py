@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import typer
 
 from fedmc.algorithms import registry
-from fedmc.algorithms.presets import PRESETS
+from fedmc.algorithms.presets import OF_EVENTS, PRESETS
 from fedmc.algorithms.settings import Settings
 from fedmc.cli.echo import echo
 from fedmc.cli.groups import Events
@@ -21,7 +21,6 @@ from fedmc.data.understanding import Understood, by_columns, reason_of, understa
 from fedmc.errors import DataError, InputError, quoted, require
 
 Wanted = Literal["explicit", "implicit"] | None
-OF_EVENTS = "implicit"  # the preset of events
 DEFAULT = "bayes"  # the preset of ratings that nobody has to name, so it gives way to that of events
 
 
