@@ -118,7 +118,10 @@ def test_the_preset_alone_says_it(place, tmp_path):
         (["buys.csv", "--feedback", "implicit", "--preset", "fast"], "--preset fast learns from ratings"),
         (["buys.csv", "--feedback", "implicit", "--algorithm", "fedavg"], "--algorithm fedavg learns from ratings"),
         (["stars.csv", "--feedback", "explicit", "--preset", "implicit"], "--preset implicit learns from events"),
-        (["buys.csv", "--feedback", "implicit", "--privacy", "dp"], "dp does not learn from events: for events, choo"),
+        (
+            ["buys.csv", "--feedback", "implicit", "--privacy", "dp"],
+            "what one user adds to the sums is not bounded; use privacy='plain' or 'secagg'",
+        ),
         (["buys.csv", "--feedback", "implicit", "--confidence-scale", "cube"], "unknown confidence 'cube'"),
         (["buys.csv", "--feedback", "implicit", "--confidence", "hours"], "has no column 'hours'"),
         (["buys.csv", "--feedback", "implicit", "--event", "e"], "--event e needs the weights of its types: --event-w"),

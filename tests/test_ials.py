@@ -790,7 +790,5 @@ def test_secure_sums_never_drift():
 @pytest.mark.parametrize("privacy", ["dp", "dp+secagg"])
 def test_differential_privacy_is_refused_with_the_reason(privacy):
     for preset, more in (("implicit", {}), ("bayes", {"algorithm": "ials"})):
-        with pytest.raises(
-            InputError, match=r"what one user adds to the sums is not bounded; use .*secagg"
-        ):
+        with pytest.raises(InputError, match=r"what one user adds to the sums is not bounded; use .*secagg"):
             Settings.preset(preset, rank=2, privacy=privacy, **more)
