@@ -120,7 +120,7 @@ def test_the_preset_alone_says_it(place, tmp_path):
         (["stars.csv", "--feedback", "explicit", "--preset", "implicit"], "--preset implicit learns from events"),
         (
             ["buys.csv", "--feedback", "implicit", "--privacy", "dp"],
-            "what one user adds to the sums is not bounded; use privacy='plain' or 'secagg'",
+            "to the sums is not bounded; use --privacy plain or --privacy secagg",
         ),
         (["buys.csv", "--feedback", "implicit", "--confidence-scale", "cube"], "unknown confidence 'cube'"),
         (["buys.csv", "--feedback", "implicit", "--confidence", "hours"], "has no column 'hours'"),

@@ -53,7 +53,7 @@ def fitting(name: str, given: Mapping[str, object]) -> str:
         require(
             privacy.algorithm is None,
             f"privacy={privacy.mode!r} has an algorithm for ratings only: for events, what one user adds to the sums "
-            "is not bounded; use privacy='plain' or 'secagg'",
+            "is not bounded; use privacy='plain' or privacy='secagg'",
         )
         return OF_EVENTS
     if name != "bayes":
