@@ -1,7 +1,7 @@
 """Speed and memory: ratios that are measured in one run on one machine.
 
     python benchmarks/speed.py [SECTION ...]
-        plain peers netflix bayes best threads growth clients precision bytes ceiling diagnostics startup
+        plain peers netflix bayes best events threads growth clients precision bytes ceiling diagnostics startup
 
 Every section runs by itself. MovieLens 1M is read from FEDMC_DATA (a folder that holds ml-1m) where it is set, else
 synthetic ratings of its size and skew are used. `peers` and `bayes` need the extra `bench`; `netflix`, `bayes`,
@@ -165,6 +165,17 @@ def section_best() -> None:
     netflix_with_bayes(True, 10)
 
 
+def section_events() -> None:
+    """iALS on as many events as Netflix has ratings, which are their confidences."""
+    with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
+        seen = apart("run", synthesised(Path(folder), "netflix"), "implicit", 64, 100)
+    print(
+        f"netflix size, {seen['ratings'] / 1e6:.1f}M events, {CLIENTS} clients, rank 64, iALS: 100 rounds of {ACTIVE}: "
+        f"{seen['seconds']:.1f} s of updates (at most 600), peak {seen['peak'] / 1e9:.2f} GB (at most 8)",
+        flush=True,
+    )
+
+
 def netflix_with_bayes(implicit: bool, gigabytes: int) -> None:
     with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder:
         seen = apart("run", synthesised(Path(folder), "netflix"), "bayes", 10, 100, 0, int(implicit))
@@ -264,6 +275,7 @@ SECTIONS = {
     "netflix": section_netflix,
     "bayes": section_bayes,
     "best": section_best,
+    "events": section_events,
     "threads": section_threads,
     "clients": section_clients,
     **speed_details.SECTIONS,

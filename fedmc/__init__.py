@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmc.algorithms.settings import Settings
     from fedmc.data.ratings import Ratings
-    from fedmc.data.splits import at_random as split
+    from fedmc.data.splits import split
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
 
@@ -21,7 +21,7 @@ _HOMES = {
     "Ratings": "data.ratings.Ratings",
     "Settings": "algorithms.settings.Settings",
     "load": "model.load",
-    "split": "data.splits.at_random",
+    "split": "data.splits.split",
 }
 
 

@@ -171,7 +171,7 @@ def regressors_of(F: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     squares, found = squares[::-1], image @ turn[:, ::-1]
     lines = found / np.sqrt(np.where(squares > 1e-6, squares, np.inf)) / np.sqrt(counts)[:, None]
     lines = lines - counts @ lines / counts.sum()
-    users = G @ lines * (np.sqrt(number) / (number + 20))[:, None]
+    users = G @ lines * (1 / np.sqrt(number + 20))[:, None]
     items = np.zeros((F.shape[1], size))
     items[kept] = found
     rarest = found[counts < 10] if (counts < 10).any() else found

@@ -64,6 +64,7 @@ def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
         "coverage.json",
         "history.jsonl",
         "model.npz",
+        "ranking.json",
         "settings.toml",
     ]
     settings = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
@@ -161,7 +162,7 @@ def test_evaluate_folds_in_new_users(trained, table):
     new.write_text("user,item,rating\nnewcomer,3,3\n")
     result = json.loads(run("evaluate", "run", new, "--fold-in", old, "--json", cwd=table.parent).stdout)
     assert result["ratings"] == 1
-    refuse("evaluate", "run", new, cwd=table.parent, message="unknown user newcomer")
+    refuse("evaluate", "run", new, cwd=table.parent, message="such as user newcomer")
 
 
 def test_same_seed_same_model(table, tmp_path):
@@ -424,7 +425,7 @@ def test_help_and_version(tmp_path):
     [
         (["trian"], "No such command 'trian'. Did you mean 'train'?"),
         (["federation", "tarin"], "No such command 'tarin'. Did you mean 'train'?"),
-        (["train", "x.csv", "--rnak", "3"], "No such option '--rnak'. Did you mean '--rank'?"),
+        (["train", "x.csv", "--overwirte"], "No such option '--overwirte'. Did you mean '--overwrite'?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
     ],
 )
@@ -500,3 +501,9 @@ def test_both_recommend_commands_take_the_same_number(trained, table):
 def test_a_read_only_place_is_said(table, tmp_path):
     (tmp_path / "file").write_text("")
     refuse("train", table, *FAST, "--out", "file/run", cwd=tmp_path, message="file")
+
+
+def test_the_module_is_the_command(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "fedmc", "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == fedmc("--version", cwd=tmp_path).stdout

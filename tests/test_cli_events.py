@@ -102,7 +102,7 @@ def test_amounts_types_and_ratings_as_events(words, told, scale, place, tmp_path
 
 def test_the_preset_alone_says_it(place, tmp_path):
     run("train", place / "buys.csv", "--preset", "implicit", *FAST, "--report", "--out", "run", cwd=tmp_path)
-    assert "ranks events it has not seen with an NDCG@20 of" in (tmp_path / "run" / "report.html").read_text()
+    assert "ranks what it has not seen with an NDCG@20 of" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,13 @@ def test_refusals_name_the_cure(words, message, place, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("test", ["last:8", "leave:9", "date:2030-01-01", "share:0.01"])
+def test_a_split_that_holds_out_nothing_is_refused(test, place, tmp_path):
+    words = ["train", place / "shop.csv", "--feedback", "implicit", *FAST, "--out", "run", "--test", test]
+    refuse(*words, cwd=tmp_path, message=f"the split '{test}' holds out none of 400 ratings or events")
+    assert not (tmp_path / "run").exists()
+
+
 def test_on_a_terminal_a_person_is_asked(place, tmp_path, monkeypatch):
     asked, answers = [], []
 
@@ -158,7 +165,7 @@ def test_on_a_terminal_a_person_is_asked(place, tmp_path, monkeypatch):
 def test_ratings_are_trained_on_as_before(place, tmp_path):
     done = run("train", place / "stars.csv", *FAST, "--out", "run", cwd=tmp_path)
     assert "test RMSE" in done.stdout
-    assert "events" not in done.stderr
+    assert "events:" not in done.stderr
 
 
 def test_patience_waits_for_a_better_ndcg(place, tmp_path):
@@ -190,8 +197,8 @@ def test_prepared_shards_hold_confidences(place, tmp_path):
 
 
 def test_other_commands_refuse_constant_ratings(place, tmp_path):
-    refuse("compare", place / "ones.csv", cwd=tmp_path, message="every rating is 1: these are events, not ratings")
-    refuse("tune", place / "ones.csv", cwd=tmp_path, message="these look like events, not ratings (every value is 1)")
+    for name in ("compare", "tune"):
+        refuse(name, place / "ones.csv", cwd=tmp_path, message="these look like events, not ratings (every value is 1)")
     for name in ("buys.csv", "ones.csv"):
         done = run("catalogue", "make", place / name, "--out", "items.json", cwd=tmp_path)
         assert "24 items" in done.stdout
@@ -214,6 +221,34 @@ def test_evaluate_ranks_all_items_beside_popularity(trained, place):
     for label in ("Recall@10", "NDCG@20", "Hit rate@20", "MRR@10", "Novelty (bits), 10 items", "Coverage, 20 items"):
         assert label in shown
     assert "RMSE" not in shown
+
+
+def test_events_to_test_on_are_read_as_in_training(place, tmp_path):
+    given = ["--feedback", "implicit", "--event-weights", "cart=3,purchase=5"]
+    run("train", place / "shop.csv", *given, *FAST, "--out", "run", cwd=tmp_path)
+    done = run("evaluate", "run", place / "shop.csv", "--json", cwd=tmp_path)
+    counted = sum((u + i) % 3 > 0 for u, i in pairs())
+    assert json.loads(done.stdout)["pairs"] == round(0.2 * counted)  # no views
+    assert "events are read as in training: --event-weights cart=3,purchase=5" in done.stderr
+    assert f"{400 - counted} of 400 rows are left out: their type has no weight ('view'" in done.stderr
+    words = ["evaluate", "run", place / "shop.csv", "--event-weights", "view=1", "--json"]
+    assert json.loads(run(*words, cwd=tmp_path).stdout)["pairs"] == 400 - counted
+    (tmp_path / "two.csv").write_text("user,item\n" + "".join(f"u1,{i}\n" for i in range(ITEMS)))
+    assert "as in training" not in run("evaluate", "run", "two.csv", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(("least", "columns"), [("4", []), ("1", []), ("4", ["--columns", "user,item,rating"])])
+def test_ratings_to_test_on_are_events_from_the_rating_of_training_on(least, columns, place, tmp_path):
+    run("train", place / "stars.csv", "--feedback", "implicit", "--min-rating", least, *FAST, "--out", "run",
+        cwd=tmp_path)  # fmt: skip
+    done = run("evaluate", "run", place / "stars.csv", *columns, "--json", cwd=tmp_path)
+    counted = sum(1 + (u + 2 * i) % 5 >= int(least) for u, i in pairs())
+    assert json.loads(done.stdout)["pairs"] == round(0.2 * counted)
+    assert f"events are read as in training: --min-rating {least}" in done.stderr
+    headless = "".join((place / "stars.csv").read_text().splitlines(keepends=True)[1:])
+    (tmp_path / "headless.csv").write_text(headless)
+    found = json.loads(run("evaluate", "run", "headless.csv", "--json", cwd=tmp_path).stdout)
+    assert found["pairs"] == round(0.2 * counted)
 
 
 def test_sampled_candidates_only_on_request_and_with_a_warning(trained, place):
@@ -241,7 +276,7 @@ def test_new_users_are_folded_in_by_the_scale_of_training(place, tmp_path):
     (tmp_path / "known.csv").write_text("user,item,plays\nnew,1,5\nnew,2,9\n")
     (tmp_path / "test.csv").write_text("user,item,plays\nnew,3,1\nnew,4,1\n")
     words = ["evaluate", "run", "test.csv", "--fold-in", "known.csv", "--confidence", "plays"]
-    assert "2 held-out pairs of 1 users" in " ".join(run(*words, cwd=tmp_path).stdout.split())
+    assert "2 held-out pairs of 1 user, ranked" in " ".join(run(*words, cwd=tmp_path).stdout.split())
     words[1] = "alone/model.npz"
     (tmp_path / "alone").mkdir()
     (tmp_path / "run" / "model.npz").rename(tmp_path / "alone" / "model.npz")
@@ -324,6 +359,19 @@ def test_all_users_into_a_file(ending, trained, place, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [f"all.{ending}"]
 
 
+def test_explanations_are_exact_with_the_events_of_training(place, tmp_path):
+    given = ["--feedback", "implicit", "--event-weights", "view=1,purchase=5"]
+    run("train", place / "shop.csv", *given, *FAST, "--out", "run", cwd=tmp_path)
+    words = ["explain", "run", "u3", "5"]
+    shown = " ".join(run(*words, cwd=tmp_path).stdout.split())
+    assert "had item" in shown
+    assert "how much each event counts, which the model does not hold" in shown
+    found = json.loads(run(*words, "--ratings", place / "shop.csv", "--json", cwd=tmp_path).stdout)
+    assert {one["kind"] for one in found["effects"]} == {"seen"}  # no rest
+    predicted = run("predict", "run", "u3", "5", cwd=tmp_path).stdout.splitlines()[1].split(",")[2]
+    assert f"{sum(one['effect'] for one in found['effects']):.4f}" == predicted
+
+
 def test_similar(trained, place):
     rows = json.loads(run("similar", "run", "3", "4", "-n", "2", "--json", cwd=place).stdout)
     assert [(row["item"], row["rank"]) for row in rows] == [("3", 1), ("3", 2), ("4", 1), ("4", 2)]
@@ -339,3 +387,68 @@ def test_info_of_a_model_of_events(trained, place):
     facts = json.loads(run("info", "run", "--json", cwd=place).stdout)
     assert facts["events"] == 320
     assert not {"ratings", "rating_range", "mean"} & set(facts)
+
+
+# --- users and items that the model has never seen
+
+
+def with_strangers(folder):
+    """Test events: 12 of known users and items, 3 of a new item, 2 of a new user."""
+    had = set(pairs())
+    new = [(u, i) for u in range(4) for i in range(ITEMS) if (u, i) not in had][:12]
+    lines = [f"u{u},{i}" for u, i in new] + ["u0,900", "u1,900", "u2,900", "nobody,3", "nobody,900"]
+    (folder / "test.csv").write_text("\n".join(["user,item", *lines, ""]))
+    return [f"u{u}" for u, _ in new], [i for _, i in new]
+
+
+def test_evaluate_says_how_many_pairs_the_model_cannot_rank(trained, tmp_path):
+    with_strangers(tmp_path)
+    told = "error: 5 of 17 pairs are of 1 user and 1 item that the model does not know, such as user nobody"
+    cure = "--unknown drop leaves them out, --fold-in FILE adds new users"
+    refuse("evaluate", trained, "test.csv", cwd=tmp_path, message=f"{told}: {cure}")
+    (tmp_path / "item.csv").write_text("user,item\nu1,900\nu2,900\n")
+    told = "2 of 2 pairs are of 1 item that the model does not know, such as item 900: --unknown drop leaves them out\n"
+    assert run("evaluate", trained, "item.csv", cwd=tmp_path, code=2).stderr.endswith(told)
+
+
+def test_evaluate_leaves_unknown_pairs_out_on_request(trained, tmp_path):
+    users, items = with_strangers(tmp_path)
+    done = run("evaluate", trained, "test.csv", "--unknown", "drop", "--json", cwd=tmp_path)
+    assert "5 of 17 pairs are of 1 user and 1 item that the model does not know: they are left out" in done.stderr
+    found = json.loads(done.stdout)
+    assert (found["left_out"], found["unknown_users"], found["unknown_items"], found["pairs"]) == (5, 1, 1, 12)
+    expected = ranked(load(trained / "model.npz"), np.array(users), np.array(items))
+    assert found["ndcg_20"] == pytest.approx(expected.model[20].ndcg)
+    (tmp_path / "none.csv").write_text("user,item\nnobody,900\nno,3\n")
+    told = "2 of 2 pairs are of 2 users and 1 item that the model does not know: none is left; compare the ids"
+    refuse("evaluate", trained, "none.csv", "--unknown", "drop", cwd=tmp_path, message=told)
+
+
+def test_new_users_are_ranked_beside_the_popularity_of_training(trained, tmp_path):
+    (tmp_path / "known.csv").write_text("user,item\nnew,1\nnew,2\nnew,900\n")
+    (tmp_path / "test.csv").write_text("user,item\nnew,3\nnew,4\nnew,901\n")
+    words = ["evaluate", trained, "test.csv", "--fold-in", "known.csv"]
+    refuse(*words, cwd=tmp_path, message="--fold-in: unknown item 900 (1 of 3 unknown)")
+    refuse(*words, cwd=tmp_path, message="; --unknown drop leaves the others out")
+    words[2] = "known.csv"
+    refuse(*words, "--unknown", "drop", cwd=tmp_path, message="--fold-in has every event of known.csv: test on others")
+    words[2] = "test.csv"
+    found = json.loads(run(*words, "--unknown", "drop", "--json", cwd=tmp_path).stdout)
+    assert (found["pairs"], found["left_out"], found["unknown_items"]) == (2, 1, 1)
+    model = load(trained / "model.npz")
+    counts = np.bincount(model.seen.indices, minlength=ITEMS)
+    unseen = np.setdiff1d(np.arange(ITEMS), [1, 2])
+    top = unseen[np.argsort(-counts[unseen], kind="stable")][:10]
+    hits = np.isin(top, [3, 4])
+    ideal = 1 + 1 / np.log2(3)
+    assert found["popular_ndcg_10"] == pytest.approx((hits / np.log2(2 + np.arange(10))).sum() / ideal)
+    assert found["popular_recall_10"] == pytest.approx(hits.sum() / 2)
+
+
+def test_ratings_of_unknown_users_and_items_are_left_out_too(place, tmp_path):
+    run("train", place / "stars.csv", "--preset", "fast", *FAST, "--out", "run", cwd=tmp_path)
+    lines = (place / "stars.csv").read_text().splitlines()
+    (tmp_path / "more.csv").write_text("\n".join([*lines, "nobody,3,4", "u0,900,1", ""]))
+    found = json.loads(run("evaluate", "run", "more.csv", "--unknown", "drop", "--json", cwd=tmp_path).stdout)
+    assert (found["left_out"], found["ratings"]) == (2, 80)
+    refuse("evaluate", "run", "more.csv", cwd=tmp_path, message="--unknown drop leaves them out")

@@ -35,7 +35,7 @@ def timed(users=30, items=12, seed=0, density=0.4):
 
 
 PARTITIONS = ["uniform", "one-user", "dirichlet:0.3", "power:1.2"]
-SPLITS = ["random:0.3", "last:2", "leave:1", "date:1985-06-01"]
+SPLITS = ["random:0.3", "last:2", "leave:1", "share:0.3", "date:1985-06-01"]
 
 
 @pytest.mark.parametrize("words", PARTITIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -100,6 +101,10 @@ def test_the_tutorial_of_events(tmp_path):
     assert printed == pytest.approx(told, abs=0.002)  # the last digit may depend on the processor
     assert float(re.search(r"^NDCG@20: ([\d.]+)", found, re.M).group(1)) > 0.25
     assert len((tmp_path / "recommended.csv").read_text().splitlines()) == 6711
+    lines = json.loads((tmp_path / "comparison" / "summary.json").read_text())
+    told = re.search(r"Ten shops together .*? popularity [\d.]+\d", page("tutorial/events.md"), re.S).group()
+    numbers = [float(number) for number in re.findall(r"\b0\.\d{4}", told)]
+    assert [line["test_ndcg_20"] for line in lines] == pytest.approx(numbers, abs=0.002)
 
 
 @pytest.mark.slow

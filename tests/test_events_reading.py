@@ -189,6 +189,14 @@ def test_amounts_without_a_header_are_the_rating(table):
         assert pairs_of(read_source(path, events=options)) == {(1, 10): 7, (2, 10): 1}
 
 
+@pytest.mark.parametrize("options", [None, EVENTS], ids=["ratings", "events"])
+def test_a_header_alone_is_refused_by_name(table, options):
+    path = table("user,item,rating\n")
+    with pytest.raises(DataError, match=r"there are no ratings or events: .* has no rows") as error:
+        read_source(path, events=options)
+    assert str(path) in str(error.value)
+
+
 @pytest.mark.parametrize("ids", [("1", "2"), ("ann", "bob")], ids=["numbers", "strings"])
 def test_negative_amounts_are_refused(table, ids):
     path = table(f"user,item,quantity\n{ids[0]},10,2\n{ids[1]},11,-3\n")

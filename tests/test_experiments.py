@@ -44,9 +44,9 @@ def study(source, methods=("fedmc", "fedmavg", "pooled", "alone"), **changes):
 
 
 def test_every_method_runs_under_one_plan(table, tmp_path):
-    plan = study(table, methods.names(), seeds=(1,))
+    plan = study(table, methods.names("explicit"), seeds=(1,))
     lines = tables.write(plan, runner.run(plan, tmp_path / "out"), tmp_path / "out")
-    assert [line.method for line in lines] == methods.names()
+    assert [line.method for line in lines] == methods.names("explicit")
     by_name = {line.method: line for line in lines}
     assert by_name["pooled"].gap == 0
     assert by_name["fedmc"].test_rmse < by_name["alone"].test_rmse
@@ -271,3 +271,13 @@ def test_made_up_ratings_by_name():
     assert (len(ratings.users), len(ratings.items), len(ratings)) == (6_040, 3_706, 1_000_209)
     with pytest.raises(InputError, match="unknown set 'ml-2m'"):
         load_source("like:ml-2m")
+
+
+def test_without_held_out_ratings_there_is_no_error_and_no_nan(table, tmp_path):
+    plan = study(table, test="random:0")
+    lines = tables.write(plan, runner.run(plan, tmp_path / "out"), tmp_path / "out")
+    assert all(line.test_rmse is line.gap is line.spread is None and not line.ranking for line in lines)
+    assert lines[0].objective is not None
+    assert "NaN" not in (tmp_path / "out" / "summary.json").read_text()
+    said = comparison.describe(plan, runner.load(tmp_path / "out")[1], lines)
+    assert said == ["There is no test RMSE: hold something out (--test)."]

@@ -268,7 +268,7 @@ def test_command(files):
     assert "the mean of all ratings" in text
     assert "item 5 (Film 5), for anyone" in text
     assert "the rating of item " in text
-    assert "other items that the user rated or saw" in text
+    assert "other items that the user rated, saw or had" in text
     assert len(told(run, 3, 5, "--number", 3).splitlines()) < len(text.splitlines())
     found = json.loads(told(run, 3, 5, "--ratings", source, *options, "--json"))
     assert total([Effect(**one) for one in found["effects"]]) == pytest.approx(found["sum"])

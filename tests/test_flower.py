@@ -23,7 +23,6 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 
 from fedmc.algorithms import registry
-from fedmc.evaluation import methods
 from fedmc.federation.setup import keys, layout
 from fedmc.model import load
 from tests.command import fedmc
@@ -34,7 +33,7 @@ VARIANTS = ("fedmavg-printed", "fedprox")  # FedMAvg and FedAvg with another con
 ALGORITHMS = [
     pytest.param(name, marks=pytest.mark.nightly if name in VARIANTS else [])
     for name in registry.names()
-    if name not in ("dp", *methods.EVENTS)  # no simulation can repeat its noise; events: test_federation_events
+    if name != "dp" and not registry.of_events(name)  # no simulation can repeat its noise; events: test_flower_events
 ]
 PLACES = ("before", "committed", "sent", "replied")
 pytestmark = pytest.mark.slow  # real processes, minutes of them

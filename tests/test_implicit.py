@@ -203,9 +203,7 @@ def test_the_regressors_are_the_leading_singular_vectors(events):
         state, _ = Bayes().client_update(shard, None, last.broadcast._replace(task="round", round=1))
         users[shard.users] = state.regressors
     number, counts = known.F.sum(axis=1), known.F.sum(axis=0)
-    np.testing.assert_allclose(
-        users, known.F @ side.directions * (np.sqrt(number) / (number + 20))[:, None], atol=1e-12
-    )
+    np.testing.assert_allclose(users, known.F @ side.directions * (1 / np.sqrt(number + 20))[:, None], atol=1e-12)
     left = side.implicit[:, :4] / np.sqrt(59) / s[:4]  # s B
     lines = np.sqrt(199) * left / np.sqrt(np.maximum(counts, 1))[:, None]
     expected = np.where(counts[:, None] > 0, lines - counts @ lines / counts.sum(), 0)
@@ -347,7 +345,7 @@ def test_regressors_beside_rare_items_are_those_of_the_definition(few):
     signs = np.sign(np.sum(found.items * items, axis=0))
     number = F.sum(axis=1)
     near(found.items * signs, items, 1e-8, "items")
-    near(F @ found.directions * (np.sqrt(number) / (number + 20))[:, None] * signs, users, 1e-8, "users")
+    near(F @ found.directions * (1 / np.sqrt(number + 20))[:, None] * signs, users, 1e-8, "users")
 
 
 @pytest.mark.parametrize(("included", "expected"), [(0, None), (3, None), (4, 1), (30, 7)])

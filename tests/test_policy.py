@@ -17,6 +17,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.presets import PRESETS
 from fedmc.algorithms.settings import Settings
+from fedmc.cli.federation_train import _check_settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import DataError, InputError, TooFewError
 from fedmc.federation.node import journal, overview
@@ -110,6 +111,7 @@ BOUNDS = [
     ({"algorithms": ("fedprox",)}, {"algorithm": "fedprox:0.2"}, {}, "'exact' is not one of the algorithms"),
     ({"losses": ("huber",)}, {"loss": "huber:0.5"}, {"loss": "square"}, "'square' is not one of the losses"),
     ({"penalties": ("l2",)}, {}, {"penalty_users": "l2:1+l1:1"}, "'l1' is not one of the penalties"),
+    ({"ranking": False}, {}, {"ranking": True}, "measures how held-out ratings are ranked, .*: set ranking = true"),
     ({"penalties": ("l2",)}, {}, {"penalty_items": "box:0,1"}, "'box' is not one of the penalties"),
 ]  # fmt: skip
 
@@ -155,6 +157,26 @@ def test_a_stricter_policy_also_holds_for_a_run_that_has_begun(office):
     assert made.ask() == OK
     made.node.terms = made.node.terms._replace(policy=Policy(max_rank=2))
     assert made.ask() == "wrong-policy"
+
+
+def test_ranking_is_told_to_whoever_approves_and_cannot_be_added_to_a_run(office):
+    made = office(approve=True)
+    asked = SETTINGS.replace(ranking=True)
+    assert made.ask("with", asked) == made.ask("without") == "awaiting-approval"
+    described = {run: "ranking metrics" in made.store.journal.known(run).description for run in ("with", "without")}
+    assert described == {"with": True, "without": False}
+    overview.decide(made.config, "without", approved=True)
+    assert made.ask("without") == OK
+    assert made.ask("without", asked, task="measure") == "wrong-settings"
+
+
+@pytest.mark.parametrize("mode", ["dp", "dp+secagg"])
+def test_ranking_is_no_release_of_differential_privacy(office, mode):
+    settings = Settings.preset("fast", rank=2, active=NODES, privacy=mode, min_cohort=3, ranking=True)
+    assert asked_of(office(), "run", settings, "measure", {}) == "wrong-privacy"
+    with pytest.raises(InputError, match="nodes send no measurements: leave out --ranking"):
+        _check_settings(settings, NODES, 5)
+    _check_settings(settings.replace(ranking=False), NODES, 5)
 
 
 DOCUMENTED = ("l2:0.1", "l1:0.01", "elastic-net:0.1,0.2", "box:0,5", "non-negative+l1:0.01", "group-l2:1", "l2:2")

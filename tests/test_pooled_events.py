@@ -15,7 +15,6 @@ from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
 from fedmc.evaluation import pooled_events
 from fedmc.evaluation.pooled_events import (
-    alone_top,
     defaults_for,
     first_items,
     fitted,
@@ -24,6 +23,7 @@ from fedmc.evaluation.pooled_events import (
     pooled_ials,
     popular_top,
     sweeps_of,
+    top_of_clients,
 )
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -69,12 +69,9 @@ def test_a_federation_of_all_clients_has_the_same_iterates(events):
         np.testing.assert_allclose(round.V, V, rtol=1e-9, atol=1e-12)
 
 
-def test_pooled_users_fit_the_last_items(events):
-    U, V = pooled_ials(events, RANK, 0.2, 0.05, sweeps=3, seed=6, dtype=np.float64)
-    _, last = list(islice(sweeps_of(IALS(0.2, 0.05, 1), events, first_items(ITEMS, RANK, 6, np.float64)), 3))[-1]
-    np.testing.assert_array_equal(V, last)
-    np.testing.assert_array_equal(U, fitted(IALS(0.2, 0.05, 1), events, V))
+def test_pooled_factors_have_the_type_that_was_asked_for(events):
     assert pooled_ials(events, RANK, 0.2, 0.05)[0].dtype == np.float32
+    assert pooled_ials(events, RANK, 0.2, 0.05, dtype=np.float64)[1].dtype == np.float64
     with pytest.raises(InputError, match="sweeps"):
         pooled_ials(events, RANK, 0.2, 0.05, sweeps=0)
 
@@ -87,9 +84,16 @@ def test_defaults_depend_on_the_size_of_the_data():
     assert np.sqrt(user * item) == pytest.approx(0.5 * (np.sqrt(90) + np.sqrt(40)))
 
 
+@pytest.mark.parametrize(("items", "negatives"), [(90, 10), (900, 10), (3600, 20), (14_400, 25)])
+def test_rare_items_have_more_weight_of_all_pairs(items, negatives):
+    """36,000 events: 400, 40, 10 and 2.5 an item."""
+    found = defaults_for(400, items, 36_000)
+    assert found.alpha0 * 400 * items == pytest.approx(negatives * 36_000)
+
+
 def test_clients_alone_know_only_their_users(events):
     owner = np.arange(USERS) % 2
-    top = alone_top(events, owner, 5, RANK, IALS(0.2, 0.05), sweeps=3)
+    top = top_of_clients(events, owner, 5, lambda mine: pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3))
     mine = sparse.csr_array(events[owner == 1])
     np.testing.assert_array_equal(top[owner == 1], model_top(pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3), mine, 5))
     assert not any(np.isin(top[user], events[[user]].indices).any() for user in range(USERS))

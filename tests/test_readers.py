@@ -59,7 +59,7 @@ def test_named_columns(table):
     ("text", "message"),
     [
         ("", "is empty"),
-        ("user,item,rating\n", "empty"),
+        ("user,item,rating\n", "has no rows of users and items"),
         ("1,2\n", "line 1: expected at least three fields"),
         ("user,item,points\n1,2,3\n", "no rating column found: the table has user, item, points"),
         ("1,2,3\n1,3,x\n", "line 2: the rating should be a number, got 'x'"),

@@ -80,3 +80,30 @@ def test_as_accurate_as_pooled_on_movielens_1m(data_folder):
     history = list(islice(rounds(LocalEngine(shards), settings, measure_every=20), 101))
     assert history[40].diagnostics.test_rmse < 1.005 * mark
     assert history[100].diagnostics.test_rmse < 1.001 * mark
+
+
+def test_ease_on_movielens_1m_is_the_dense_model(data_folder):
+    """Any rating is an event, 10 clients, one round: B of a dense numpy EASE to 1e-8, and so are all scores."""
+    from itertools import islice
+
+    import numpy as np
+
+    from fedmc.algorithms.settings import Settings
+    from fedmc.data.loading import read_source
+    from fedmc.data.partition import assign_users, make_shards
+    from fedmc.training.local import LocalEngine
+    from fedmc.training.rounds import rounds
+
+    ratings = read_source(data_folder / "ml-1m" / "ratings.dat")
+    shards = make_shards(ratings, assign_users(len(ratings.users), 10, 0), "float64")
+    settings = Settings.preset("implicit", algorithm="ease:500", rank=1, active=10)
+    *_, last = islice(rounds(LocalEngine(shards), settings, measure_every=100), 2)
+    X = (ratings.matrix.toarray() > 0).astype(np.float64)
+    P = np.linalg.inv(X.T @ X + 500 * np.eye(X.shape[1]))
+    B = -P / np.diag(P)
+    np.fill_diagonal(B, 0)
+    assert B.shape == (3706, 3706)
+    assert np.abs(B).max() > 0.1
+    np.testing.assert_allclose(last.V.T, B, rtol=0, atol=1e-8)
+    some = X[:500]
+    np.testing.assert_allclose(some @ last.V.T, some @ B, rtol=0, atol=1e-8)

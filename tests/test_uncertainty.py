@@ -301,12 +301,12 @@ def test_evaluate_tells_coverage_and_width(folder):
 def test_evaluate_unknown_ids(folder):
     (folder / "new.csv").write_text("user,item,rating\nu3,5,3\nnobody,5,4\nnobody,unheard of,2\n")
     said = refused("evaluate", "run", "new.csv", "--include-seen", cwd=folder)
-    assert "unknown user nobody" in said
+    assert "2 of 3 pairs are of 1 user and 1 item that the model does not know, such as user nobody" in said
     assert "--unknown prior" in said
     words = ("--include-seen", "--unknown", "prior", "--interval", "0.9", "--json")
     assert json.loads(ran("evaluate", "run", "new.csv", *words, cwd=folder))["ratings"] == 3
     said = refused("evaluate", "plain", "new.csv", cwd=folder)
-    assert "unknown user nobody" in said
+    assert "such as user nobody" in said
     assert "--unknown prior" not in said
 
 

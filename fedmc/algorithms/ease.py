@@ -63,6 +63,7 @@ class EASE(Algorithm):
     state_types: tuple[type[State], ...] = (LocalState,)
     tasks = IALS.tasks
     feedback: Feedback = "implicit"
+    one_pass = True
     unused_settings = IALS.unused_settings
     leakage: Leakage = PairLeakage()
     remedy = "raise lambda, the number of ease:LAMBDA"

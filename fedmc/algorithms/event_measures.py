@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from fedmc.algorithms import ranking_sums
 from fedmc.algorithms.measures import COUNT, Measures
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
-from fedmc.data.matrices import narrow
 from fedmc.data.partition import Shard
 from fedmc.kernels.ranking import top_items
 from fedmc.problem import ranking
@@ -22,7 +21,6 @@ from fedmc.problem.ranking import CUTOFFS, METRICS, Popularity
 from fedmc.types import Array
 
 COUNTS, USERS = "counts", "number_of_users"  # arrays of the broadcast: the popularity of items
-PARTS = ("test", "validation")
 POPULAR = ("recall", "ndcg")  # measured for popularity too
 Terms = Callable[[Shard, Array, Broadcast], tuple[float, float]]  # (loss, penalty) of a client's users
 ItemTerms = Callable[[Broadcast], float]  # the items' part of the objective
@@ -41,31 +39,20 @@ class EventMeasures(Measures):
         return hash(type(self))
 
     def schema(self) -> Schema:
-        found: Schema = {"loss": COUNT, "penalty": Part()}
-        for part in PARTS:
-            found |= {f"{part}_users": COUNT} | {f"{part}_{name}": COUNT for name in _names()}
-        return found
+        return {"loss": COUNT, "penalty": Part()} | ranking_sums.schema(("users", *_names()))
 
     def client(self, shard: Shard, U: Array, broadcast: Broadcast) -> dict[str, ArrayLike]:
         loss, penalty = self.terms(shard, U, broadcast)
-        found: dict[str, ArrayLike] = {"loss": loss, "penalty": penalty}
-        seen = shard.by_user
-        for part, held_out in (("validation", shard.validation), ("test", shard.test)):
-            sums = dict.fromkeys(("users", *_names()), 0.0)
-            if held_out is not None and held_out.nnz:
-                sums |= _ranked(U, broadcast, seen, held_out)
-                seen = narrow(sparse.csr_array(seen + held_out))  # validation events are no candidates in the test
-            found |= {f"{part}_{name}": value for name, value in sums.items()}
-        return found
+        objective: dict[str, ArrayLike] = {"loss": loss, "penalty": penalty}
+
+        def ranked(some: Array, seen: sparse.csr_array, held_out: sparse.csr_array) -> dict[str, float]:
+            return _ranked(U[some], broadcast, seen, held_out)
+
+        return objective | ranking_sums.client(shard, ("users", *_names()), ranked)
 
     def server(self, sums: Sums, broadcast: Broadcast) -> dict[str, object]:
-        figures: dict[str, float] = {}
-        for part in PARTS:
-            users = sums.number(f"{part}_users")
-            if users:
-                figures |= {f"{part}_{name}": sums.number(f"{part}_{name}") / users for name in _names()}
         objective = sums.number("loss") + sums.number("penalty") + self.item_terms(broadcast)
-        return {"objective": objective, "ranking": figures}
+        return {"objective": objective, "ranking": ranking_sums.server(sums, "users", _names())}
 
 
 def popularity_of(broadcast: Broadcast) -> Popularity:
@@ -81,18 +68,10 @@ def _names() -> list[str]:
 
 
 def _ranked(U: Array, broadcast: Broadcast, seen: sparse.csr_array, held_out: sparse.csr_array) -> dict[str, float]:
-    """Sums over the users with held-out events."""
-    some = np.flatnonzero(np.diff(held_out.indptr))
-    known, wanted, popularity = seen[some], held_out[some], popularity_of(broadcast)
-    pattern, k = (known.indptr, known.indices), min(max(CUTOFFS), len(broadcast.V))
-    top, _ = top_items(U[some], broadcast.V, *pattern, k)
+    """Sums over users with held-out events."""
+    popularity, pattern, k = popularity_of(broadcast), (seen.indptr, seen.indices), min(max(CUTOFFS), len(broadcast.V))
+    top, _ = top_items(U, broadcast.V, *pattern, k)
     popular = ranking.popularity_top(popularity.counts, pattern, k)
-    both = [ranking.sums_of(_wide(one), (wanted.indptr, wanted.indices), popularity) for one in (top, popular)]
+    both = [ranking.sums_of(one, (held_out.indptr, held_out.indices), popularity) for one in (top, popular)]
     sums = {name: float(both[0][name]) for name in ("users", *_names()) if name in both[0]}
     return sums | {f"popular_{metric}_{K}": float(both[1][f"{metric}_{K}"]) for K in CUTOFFS for metric in POPULAR}
-
-
-def _wide(top: Array) -> Array:
-    """The rankings with as many places as the largest cutoff."""
-    missing = max(CUTOFFS) - top.shape[1]
-    return np.pad(top, ((0, 0), (0, max(missing, 0))), constant_values=-1)

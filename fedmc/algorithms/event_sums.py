@@ -17,12 +17,13 @@ from fedmc.kernels import weighted
 from fedmc.types import Array, DType
 
 NEGATIVES, NOISE = 10.0, 0.45  # of `default_weights`: chosen on validation events of seven data sets
+RARE, MOST = 40.0, 2.5  # events of an item below which negatives weigh more, and by how much at most
 WEIGHTS = "weights"  # in the broadcast: alpha0 and lambda, if the server chooses them
 BLOCK = 1 << 18  # events whose errors are computed at a time
 
 
 def default_weights(
-    users: float, items: float, events: float, negatives: float = NEGATIVES, noise: float = NOISE
+    users: float, items: float, events: float, negatives: float | None = None, noise: float = NOISE
 ) -> tuple[float, float]:
     """(alpha0, lambda) from the size of the data: n and m are the events of a user and of an item, on average.
 
@@ -31,9 +32,12 @@ def default_weights(
     So all pairs together weigh `negatives` times as much as the events. The ridges of an average user and item,
     lambda (1 + negatives) n and lambda (1 + negatives) m, have the geometric mean noise (sqrt(n) + sqrt(m)). The sum
     of roots is about the largest singular value of as many events at random places, and a ridge is a threshold of
-    singular values: it lets in what is more than noise.
+    singular values: it lets in what is more than noise. Without `negatives`, they are 10, and more if items have
+    fewer than 40 events on average: 10 sqrt(40 / m), up to 25. The sets that they were chosen on have m above 7.
     """
     n, m = events / users, events / items
+    if negatives is None:
+        negatives = NEGATIVES * float(np.clip(np.sqrt(RARE / m), 1.0, MOST))
     weight = noise / (1 + negatives) * (1 / np.sqrt(n) + 1 / np.sqrt(m))
     return negatives * events / (users * items), float(weight)
 

@@ -15,7 +15,7 @@ INTEGERS = {
     "active": (1, MAX_CLIENTS),
     "seed": (0, MAX_SEED),
 }
-SWITCHES = ("passes", "biases", "fold_in", "implicit")
+SWITCHES = ("passes", "biases", "fold_in", "implicit", "ranking")
 TEXTS = ("preset_name", "algorithm", "loss", "penalty_users", "penalty_items", "sampler")
 NAMED = (*TEXTS, "privacy", "method", "update")  # in words, never as objects
 CHOICES: dict[str, tuple[str, ...]] = {

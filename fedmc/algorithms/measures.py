@@ -11,7 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmc.algorithms import rating_ranking
 from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums
+from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.algorithms.users import by_user
 from fedmc.data.partition import Shard
@@ -78,10 +80,32 @@ class RatingMeasures(Measures):
 RATINGS = RatingMeasures()
 
 
+class WithRanking(Measures):
+    """The measures of a model of ratings, and how it ranks what was held out."""
+
+    def __init__(self, own: Measures) -> None:
+        self.own = own
+
+    def schema(self) -> Schema:
+        return self.own.schema() | rating_ranking.schema()
+
+    def client(self, shard: Shard, U: Array, broadcast: Broadcast) -> dict[str, ArrayLike]:
+        return self.own.client(shard, U, broadcast) | rating_ranking.client(shard, U, broadcast.V)
+
+    def server(self, sums: Sums, broadcast: Broadcast) -> dict[str, object]:
+        return self.own.server(sums, broadcast) | {"ranking": rating_ranking.server(sums)}
+
+
+def measures_of(settings: Settings) -> Measures:
+    """The algorithm's measures, with the ranking of ratings if the settings ask for it."""
+    own = settings.make_algorithm().measures
+    return WithRanking(own) if settings.ranking else own
+
+
 def schema(broadcast: Broadcast, items: int) -> Schema:
     """The parts of a measurement; with `broadcast.full` also what the algorithm's theory needs."""
     algorithm = broadcast.settings.make_algorithm()
-    found, theory = algorithm.measures.schema(), algorithm.theory
+    found, theory = measures_of(broadcast.settings).schema(), algorithm.theory
     return found | theory.schema(broadcast, items) if broadcast.full and theory is not None else found
 
 
@@ -90,7 +114,7 @@ def measure(shard: Shard, state: State | None, broadcast: Broadcast) -> Sums:
     algorithm = broadcast.settings.make_algorithm()
     U = algorithm.users_at(shard, state, broadcast)
     shard = algorithm.adjusted(shard, state, broadcast)
-    parts = algorithm.measures.client(shard, U, broadcast)
+    parts = measures_of(broadcast.settings).client(shard, U, broadcast)
     if broadcast.full and algorithm.theory is not None:
         parts |= algorithm.theory.client(shard, state, broadcast, U)
     return Sums.of(**parts)

@@ -19,7 +19,8 @@ from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array, DType
 
-FEW_SEEN = 20.0  # a user who saw so many items is taken to be half as different from others as they say
+FEW = 10  # users who rated or saw fewer items than this have a prior of their own (`few`)
+CHANCE = 20.0  # regressors count as if chance had chosen so many items more
 BLOCK = 1 << 28  # bytes of users' sums that are in memory at a time, about
 GRID = 201  # levels at which the calibration is stored
 
@@ -67,10 +68,25 @@ class Posterior:
     item_weights: Array | None = None  # of the items' public features
     days: KnownDays | None = None  # biases of users by day, at home
     home: Array | None = None  # weights of the users' own features, which never leave their client
+    few: Prior | None = None  # of users who rated or saw few items, learned at home; None if it is that of all users
     calibration: Array | None = None  # two lines: noise times the variance due to a user, then errors at GRID levels
+    newcomers: Array | None = None  # the line of newcomers, who are folded in, in place of the first
+
+    def of_newcomers(self, covariances: Array) -> Posterior:
+        """The posterior of users who are folded in."""
+        calibration = self.calibration
+        if calibration is not None and self.newcomers is not None:
+            calibration = np.array([self.newcomers, calibration[1]])
+        return self.of_users(covariances, calibration)
 
     def of_users(self, covariances: Array, calibration: Array | None = None) -> Posterior:
         return replace(self, user_covariances=covariances, calibration=calibration)
+
+    def for_seen(self, number: int) -> Posterior:
+        """The same for a user who rated or saw so many items: the prior of users is then that of such a user."""
+        if self.few is None or number >= FEW:
+            return self
+        return replace(self, hyper=self.hyper._replace(users=self.few), few=None)
 
     @cached_property
     def seen_lines(self) -> Array:
@@ -125,10 +141,34 @@ def seen_sums(seen: sparse.csr_array, lines: Array) -> Array:
 
 
 def seen_weights(seen: sparse.csr_array) -> Array:
-    """What each item counts among those that a user rated or saw: one over the root of their number, as in SVD++, but
-    less if they are so few that chance chose them."""
-    number = np.diff(seen.indptr)
-    return np.asarray(np.sqrt(number) / (number + FEW_SEEN))
+    """What each item counts among those that a user rated or saw."""
+    return np.asarray(seen_weight(np.diff(seen.indptr)))
+
+
+def seen_weight(number: Array) -> Array:
+    """One over the root of the number of items, as in SVD++, but less if they are so few that chance chose them."""
+    return np.asarray(1 / np.sqrt(number + CHANCE))
+
+
+def fit_at_home(
+    problem: Problem, known: Posterior, seen: sparse.csr_array, dtype: DType, features: Array | None = None
+) -> Fit:
+    """The posteriors of users of a finished model; those who rated or saw few items have their own prior."""
+    lines = moments.moment_lines(known.item_means, known.item_covariances)
+    fit = fit_users(problem, known, lines, known.prior_means(seen, features), dtype)
+    rows = few_rows(seen)
+    if known.few is None or not len(rows):
+        return fit
+    own, chosen = known.for_seen(0), None if features is None else features[rows]
+    some = problem._replace(matrix=problem.matrix[rows])
+    for whole, part in zip(fit, fit_users(some, own, lines, own.prior_means(seen[rows], chosen), dtype), strict=True):
+        whole[rows] = part
+    return fit
+
+
+def few_rows(seen: sparse.csr_array) -> Array:
+    """The users who rated or saw few items."""
+    return np.flatnonzero(np.diff(seen.indptr) < FEW)
 
 
 def fit_users(problem: Problem, known: Posterior, lines: Array, prior_means: Array, dtype: DType) -> Fit:

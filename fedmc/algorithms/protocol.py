@@ -79,6 +79,7 @@ class Algorithm(Protocol):
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
     weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
+    one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V
     leakage: Leakage = RowNorms()  # what a client's messages leak, for the audit's attacks

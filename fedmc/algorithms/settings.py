@@ -53,6 +53,7 @@ class Settings:
     start: Literal["uniform", "normal"] = "uniform"
     entry: Literal["all", "first-turn"] = "all"
     implicit: bool = False  # of "bayes": prior means from who rated what
+    ranking: bool = False  # of ratings: also measure how what was held out is ranked; models of events always are
     fold_in: bool = False  # refit U to the global V before measuring and at the end
     sampler: str | Sampler = "uniform"
     active: int = 1
@@ -123,6 +124,8 @@ class Settings:
             not self.implicit or algorithm.uses_side,
             f"implicit=True needs algorithm='bayes', got {algorithm}: leave it out",
         )
+        always = "models of events are always measured by their ranking: leave out ranking=True"
+        require(not (self.ranking and algorithm.of_events), always)
         algorithm.check(self)
 
     @property
@@ -199,8 +202,9 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
-        if not self.implicit:
-            del plain["implicit"]  # unknown to earlier versions, whose runs and nodes go on
+        for name in ("implicit", "ranking"):
+            if not plain[name]:
+                del plain[name]  # unknown to earlier versions, whose runs and nodes go on
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
 

@@ -9,27 +9,34 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedmc.algorithms.settings import Feedback
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
+from fedmc.cli.echo import echo
+from fedmc.cli.feedback import decide
+from fedmc.cli.groups import Events
 from fedmc.cli.parsing import parse_integers, parse_names
 from fedmc.data import splits
-from fedmc.evaluation import methods, runner, tables
+from fedmc.data.feedback import default_confidence
+from fedmc.data.given import scaled
+from fedmc.data.prepare import Plan, load_table
+from fedmc.data.prepared_events import AUTO, events_in_words
+from fedmc.data.ratings import Ratings
+from fedmc.errors import require
+from fedmc.evaluation import runner, tables
+from fedmc.evaluation.methods import find, split, usual
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.study import Case, Figure, Panel, Study
+from fedmc.evaluation.study import GOALS, NDCG, Case, Figure, Panel, Study
 from fedmc.evaluation.tables import Line
-from fedmc.report.comparison import write_report
+from fedmc.problem.ranking import CUTOFFS
+from fedmc.report.comparison import ranking_table, write_report
 from fedmc.report.html import short
 
 Option = typer.Option
 HEADINGS = {
-    "method": "method", "test_rmse": "test RMSE", "spread": "±", "gap": "% to pooled",
+    "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "±", "gap": "% to pooled",
     "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds",
 }  # fmt: skip
-FIGURE = Figure(
-    "comparison",
-    "Test RMSE by round and by what travelled",
-    (Panel("test_rmse", "round"), Panel("test_rmse", "megabytes")),
-)
 Seeds = Annotated[
     str, Option(help="Random seeds, separated by commas; each draws a split, an assignment to clients and a start.")
 ]
@@ -62,17 +69,28 @@ def compare(
     query: options.Query = None,
     duplicates: options.Duplicates = "refuse",
     out: Out = None,
+    *,
+    events: Events,
 ) -> None:
     """Run methods with the same rank, split, clients, budget and seeds; write tables, figures and a report.
 
     An interrupted comparison is resumed when the same command is given again.
     """
-    cases = tuple(_case(name, rank, penalty, beta, inner_steps) for name in _names(methods))
+    given = None if methods is None else split(methods)
+    plan = Plan(source, parse_names(columns), query, duplicates, split=test, partition=partition)
+    decided = decide(plan, events, _wanted(events, given or []))
+    feedback: Feedback = "implicit" if decided.events else "explicit"
+    cure = "--methods ials:ALPHA0,LAMBDA gives the weights of iALS"
+    require(not decided.events or penalty is None, f"--penalty {penalty} is for ratings, not for events: {cure}")
+    cases = tuple(_case(name, rank, penalty, beta, inner_steps) for name in given or usual(feedback))
     study = Study(
-        f"Methods compared, rank {rank}", source, cases, (FIGURE,), parse_integers(seeds, "--seeds"), clients, active,
-        rounds, splits.normalise(test) or "random:0", partition, measure_every, parse_names(columns), query, duplicates,
+        f"Methods compared, rank {rank}", source, cases, (_figure(feedback),), parse_integers(seeds, "--seeds"),
+        clients, active, rounds, splits.normalise(test) or "random:0", partition, measure_every, parse_names(columns),
+        query, duplicates, decided.plan.events, events.confidence_scale,
     )  # fmt: skip
-    _run(study, out or Path("comparisons") / "compare")
+    folder = out or Path("comparisons") / "compare"
+    runner.check_folder(folder, study)
+    _run(study, folder, _events(decided.plan) if decided.events else decided.ratings)
 
 
 def reproduce(
@@ -105,23 +123,44 @@ def reproduce(
     _run(study, out or Path("comparisons") / experiment)
 
 
-def _names(given: str | None) -> list[str]:
-    return methods.usual() if given is None else methods.split(given)
+def _events(plan: Plan) -> Ratings:
+    """The amounts of a plan's events; how they were read is told on stderr, and which rows were left out."""
+    amounts = load_table(plan)
+    scale = default_confidence(amounts.matrix.data) if plan.confidence_scale in (None, AUTO) else plan.confidence_scale
+    for note in (events_in_words(amounts, scaled(amounts, scale), str(scale), plan.reason), *amounts.notes):
+        echo(note, err=True)
+    return amounts
+
+
+def _wanted(events: Events, given: Sequence[str]) -> Feedback | None:
+    """What the options want: `--feedback`, or what all methods that are given learn from."""
+    if events.feedback is not None or not given:
+        return events.feedback
+    learn = [find(name).feedback for name in given]
+    kinds: tuple[Feedback, ...] = ("explicit", "implicit")
+    common = [kind for kind in kinds if all(kind in one for one in learn)]
+    return common[0] if len(common) == 1 else None
+
+
+def _figure(feedback: Feedback) -> Figure:
+    goal = GOALS[feedback]
+    panels = Panel(goal.measure, "round"), Panel(goal.measure, "megabytes")
+    return Figure("comparison", f"{goal.name[:1].upper()}{goal.name[1:]} by round and by what travelled", panels)
 
 
 def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: int) -> Case:
     """The case of a method, with the options that it takes."""
     given: dict[str, object] = {"rank": rank, "penalty_users": penalty, "beta": beta, "inner_steps": inner_steps}
-    method = methods.find(name)
+    method = find(name)
     return Case(method.label, name, method.options(given))
 
 
-def _run(study: Study, folder: Path) -> None:
+def _run(study: Study, folder: Path, table: Ratings | None = None) -> None:
     runs = len(study.cases) * len(study.seeds)
     with _comparison_bar(runs, study.rounds) as (on_case, on_round):
-        outcomes = runner.run(study, folder, on_case, on_round)
+        outcomes = runner.run(study, folder, on_case, on_round, table)
     path = write_report(folder)
-    _print_lines(study.title, tables.summary(study, outcomes))
+    _print_lines(study, tables.summary(study, outcomes))
     print_text(f"tables, figures and report in {path.parent}: open {path}")
 
 
@@ -143,6 +182,17 @@ def _comparison_bar(runs: int, rounds: int) -> Iterator[tuple[Callable[[str, int
         yield on_case, on_round
 
 
-def _print_lines(title: str, lines: Sequence[Line]) -> None:
-    rows = [[short(getattr(line, name)) for name in HEADINGS] for line in lines]
-    print_table(title, list(HEADINGS.values()), rows)
+def _print_lines(study: Study, lines: Sequence[Line]) -> None:
+    """The summary, of events also the ranking metrics at each cutoff, and which methods were not run."""
+    ran = [line for line in lines if line.refused is None]
+    records = [line.record() for line in ran]
+    shown = [name for name in HEADINGS if any(record.get(name) is not None for record in records)]
+    rows = [[short(record.get(name)) for name in shown] for record in records]
+    print_table(study.title, [HEADINGS[name] for name in shown], rows)
+    if study.goal is NDCG and any(line.ranking for line in ran):
+        for cutoff in CUTOFFS:
+            headings, cells = ranking_table(ran, cutoff)
+            print_table(f"ranking metrics at {cutoff}", headings, [list(map(short, row)) for row in cells])
+    for line in lines:
+        if line.refused is not None:
+            print_text(f"{line.method} was not run: {line.refused}")

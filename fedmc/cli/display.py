@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmc.errors import LAYOUT, printable
+from fedmc.problem.ranking import beside
 
 ROWS = {
     "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)",
@@ -55,31 +56,32 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     Console().print(table)
 
 
+def counted(number: object, what: str) -> str:
+    """A number of things in words: 1 user, 2,000 users."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def print_text(text: str) -> None:
     """Print a sentence on stdout, not broken into lines."""
     Console().print(_plain(text), soft_wrap=True, highlight=False)
 
 
 def ranking_in_words(found: Mapping[str, object]) -> dict[str, str]:
-    """NDCG@20 and Recall@20 beside those of popularity, by label; of test events or, without any, validation events."""
+    """NDCG@20 and Recall@20 beside those of popularity, by label; of the test or, without one, of the validation."""
     part = next((part for part in PARTS if f"{part}_ndcg_20" in found), None)
     if part is None:
         return {}
-    return {
-        f"{part} {label}": f"{found[f'{part}_{name}']:.4f} (popularity {found[f'{part}_popular_{name}']:.4f})"
-        for name, label in RANKING.items()
-    }
+    return {f"{part} {label}": beside(found, part, name) for name, label in RANKING.items()}
 
 
 def quality(measured: Mapping[str, object]) -> str:
-    """How good a model is, for a progress bar: an RMSE or, of events, ranking metrics."""
+    """How good a model is, for a progress bar: an RMSE, ranking metrics, or both."""
     ranking = measured.get("ranking")
     ranked = ranking_in_words(measured if ranking is None else cast(Mapping[str, object], ranking))
-    if ranked:
-        return "  ".join(f"{label.partition(' ')[2]} {value}" for label, value in ranked.items())
     errors = (measured.get("test_rmse"), measured.get("train_rmse"))
     rmse = next((error for error in errors if error is not None), None)
-    return "" if rmse is None else f"RMSE {rmse:.4f}"
+    told = [] if rmse is None else [f"RMSE {rmse:.4f}"]
+    return "  ".join([*told, *(f"{label.partition(' ')[2]} {value}" for label, value in ranked.items())])
 
 
 def print_summary(summary: Mapping[str, object], folder: Path) -> None:

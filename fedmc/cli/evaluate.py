@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.display import print_table
-from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, UnknownIds, check_known, check_level, of_events
+from fedmc.cli.as_trained import as_trained, scale_of, settings_beside
+from fedmc.cli.display import counted, print_table
+from fedmc.cli.echo import echo
+from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
 from fedmc.data.addresses import without_password
@@ -24,15 +24,23 @@ from fedmc.data.given import scaled
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
-from fedmc.evaluation.ranked import SAMPLED, Ranked, ranked
+from fedmc.evaluation.known import LeftOut, known_items, known_pairs
+from fedmc.evaluation.ranked import SAMPLED, Ranked, popularity_of, ranked
 from fedmc.model import Model, load
-from fedmc.model.ids import Unknown
+from fedmc.model.ids import Unknown, find_ids
 from fedmc.problem.ranking import Ranking
 
 LABELS = {
     "recall": "Recall", "precision": "Precision", "ndcg": "NDCG", "hit_rate": "Hit rate", "map": "MAP", "mrr": "MRR",
     "novelty": "Novelty (bits)", "coverage": "Coverage",
 }  # fmt: skip
+UnknownPairs = Annotated[
+    Literal["refuse", "prior", "drop"],
+    typer.Option(
+        help="For users and items that the model does not know: refuse them, leave their rows out and say how many "
+        "(drop), or predict them as users and items without ratings (prior; Bayesian models, no ranking)."
+    ),
+]
 RATINGS_ONLY = "the model was trained on events, which have no ratings: leave out"
 
 
@@ -42,9 +50,17 @@ class Read(NamedTuple):
     columns: tuple[str, ...] | None
     duplicates: Duplicates
     events: EventOptions | None  # None: as ratings
+    trained: Mapping[str, object]  # the settings of the run
 
     def table(self, source: str, times: bool = False) -> Ratings:
-        return load_source(source, self.columns, duplicates=self.duplicates, times=times, events=self.events)
+        """The table; of events, which rows count is as given or as in training, and what is left out is told."""
+        if self.events is None:
+            return load_source(source, self.columns, duplicates=self.duplicates, times=times)
+        events = as_trained(self.events, self.trained, source, self.columns)
+        found = load_source(source, self.columns, duplicates=self.duplicates, times=times, events=events)
+        for note in found.notes:
+            echo(note, err=True)
+        return found
 
 
 def evaluate(
@@ -80,7 +96,7 @@ def evaluate(
     confidence: options.Confidence = None,
     confidence_scale: options.ConfidenceScale = None,
     interval: IntervalLevel = None,
-    unknown: UnknownIds = "refuse",
+    unknown: UnknownPairs = "refuse",
     columns: options.Columns = None,
     duplicates: options.Duplicates = "refuse",
     as_json: AsJson = False,
@@ -94,16 +110,18 @@ def evaluate(
     chosen = EventOptions(confidence, event, {} if weights is None else parse_weights(weights), 1, min_rating)
     events = of_events(fitted)
     _check(events, chosen, ranking or sampled is not None, include_seen)
-    read = Read(parse_names(columns), duplicates, chosen if events else None)
+    read = Read(parse_names(columns), duplicates, chosen if events else None, settings_beside(model))
+    popularity, drop = popularity_of(fitted), unknown == "drop"
     if fold_in is not None:
-        fitted = fitted.fold_in(_folded(read, fold_in, model, confidence_scale))
-    tested = _held_out(fitted, read, source, unknown, include_seen)
-    result: dict[str, object] = {}
+        fitted = _folded_in(fitted, _folded(read, fold_in, confidence_scale), drop)
+    unseen: Unknown = "prior" if unknown == "prior" else "refuse"
+    tested, left_out = _held_out(fitted, read, source, unseen, include_seen, drop, fold_in is not None)
+    result: dict[str, object] = {} if left_out is None else _left_out(left_out)
     if not events:
-        result |= _measure(fitted, tested, interval, unknown)
+        result |= _measure(fitted, tested, interval, unseen)
     if events or ranking or sampled is not None:
         relevant = tested if events or min_rating is None else tested.some(tested.ratings >= min_rating)
-        found = ranked(fitted, relevant.users, relevant.items, sampled)
+        found = ranked(fitted, relevant.users, relevant.items, sampled, popularity)
         result |= _record(found) | ({} if sampled is None else {"sampled": sampled})
     if sampled is not None:
         typer.echo(f"warning: {SAMPLED.format(sampled)}", err=True)
@@ -123,40 +141,69 @@ def _check(events: bool, chosen: EventOptions, ranking: bool, include_seen: bool
     require(not (ranking and include_seen), "a ranking has no items of training: leave out --include-seen or --ranking")
 
 
-def _held_out(fitted: Model, read: Read, source: str, unknown: Unknown, include_seen: bool) -> HeldOut:
-    """The rows of the source that the model was not trained on."""
+def _held_out(
+    fitted: Model, read: Read, source: str, unknown: Unknown, include_seen: bool, drop: bool, folded: bool
+) -> tuple[HeldOut, LeftOut | None]:
+    """The rows of the source that the model was not trained on, and what was dropped if there are unknown ids."""
     timed = fitted.posterior is not None and fitted.posterior.days is not None
-    tested = entries_of(read.table(source, timed))
-    check_known(fitted, tested.users, tested.items, unknown)
+    tested, left_out = entries_of(read.table(source, timed)), None
+    if drop:
+        count = len(tested.ratings)
+        tested, left_out = known_pairs(fitted, tested)
+        said = left_out.in_words(count)
+        require(bool(len(tested.ratings)), f"{said}: none is left; compare the ids with those of training", DataError)
+        if left_out.pairs:
+            echo(f"{said}: they are left out", err=True)
+    else:
+        _check_known(fitted, tested, unknown)
     if not include_seen:
         tested = tested.some(~fitted.has_seen(tested.users, tested.items, unknown))
     what = "rating" if read.events is None else "event"
     cure = ": --include-seen to use them" if read.events is None else ": test on others"
     shown = without_password(source)
-    require(bool(len(tested.ratings)), f"the model was trained on every {what} of {shown}{cure}", DataError)
-    return tested
+    known = "--fold-in has" if folded else "the model was trained on"
+    require(bool(len(tested.ratings)), f"{known} every {what} of {shown}{cure}", DataError)
+    return tested, left_out
 
 
-def _folded(read: Read, source: str, model: Path, scale: str | None) -> Ratings:
+def _check_known(fitted: Model, tested: HeldOut, unknown: Unknown) -> None:
+    """Refuse unknown ids, and say how many rows they have and what can be done."""
+    if unknown == "prior":
+        check_known(fitted, tested.users, tested.items, unknown)
+        return
+    lost = known_pairs(fitted, tested).left_out
+    cures = ["--unknown drop leaves them out"]
+    cures += ["--fold-in FILE adds new users"] if lost.users else []
+    cures += [] if fitted.posterior is None else ["--unknown prior predicts them without their ratings"]
+    said = lost.in_words(len(tested.ratings))
+    require(not lost.pairs, f"{said}, such as {lost.example}: {', '.join(cures)}")
+
+
+def _left_out(found: LeftOut) -> dict[str, object]:
+    return {"left_out": found.pairs, "unknown_users": found.users, "unknown_items": found.items}
+
+
+def _folded_in(fitted: Model, table: Ratings, drop: bool) -> Model:
+    """The model of new users; items that it does not know are left out, or refused with the cure."""
+    if drop:
+        return fitted.fold_in(known_items(fitted, table))
+    try:
+        find_ids(fitted.items, table.items, "item")
+    except InputError as error:
+        raise InputError(f"--fold-in: {error}; --unknown drop leaves the others out") from None
+    return fitted.fold_in(table)
+
+
+def _folded(read: Read, source: str, scale: str | None) -> Ratings:
     """What is known of new users; of events, as confidences by the scale of training."""
     table = read.table(source)
     if read.events is None:
         return table
     if scale is None:
-        scale = _scale_of_run(model)
+        scale = scale_of(read.trained)
     if scale is None and default_confidence(table.matrix.data) != "none":
         raise InputError("the amounts of these events are not all 1: say --confidence-scale as in training")
     return scaled(table, scale or "none")
-
-
-def _scale_of_run(model: Path) -> str | None:
-    """The scale in a run's settings.toml; None: there is none, such as beside a single model.npz."""
-    path = model / "settings.toml" if model.is_dir() else model.with_name("settings.toml")
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get("confidence_scale")
-    except (OSError, ValueError):
-        return None
-    return None if found is None else str(found)
 
 
 def _measure(fitted: Model, tested: HeldOut, level: float | None, unknown: Unknown) -> dict[str, float]:
@@ -184,7 +231,7 @@ def _show(result: Mapping[str, object], as_json: bool) -> None:
         typer.echo(_in_words(result))
     if "users" in result:
         among = f"among {result['sampled']} random items" if "sampled" in result else "among all items not in training"
-        title = f"{result['pairs']:,} held-out pairs of {result['users']:,} users, ranked {among}"
+        title = f"{counted(result['pairs'], 'held-out pair')} of {counted(result['users'], 'user')}, ranked {among}"
         print_table(title, ("metric", "model", "popularity"), list(_rows(result)))
 
 

@@ -11,14 +11,19 @@ import numpy as np
 import typer
 
 from fedmc.cli import options
+from fedmc.cli.as_trained import as_trained, scale_of, settings_beside
 from fedmc.cli.display import print_table
 from fedmc.cli.groups import Side
-from fedmc.cli.model import AsJson, ModelPath, check_explained
+from fedmc.cli.model import AsJson, ModelPath, check_explained, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
+from fedmc.data.builder import Duplicates
 from fedmc.data.datasets import load_source
 from fedmc.data.feature_rows import Features
+from fedmc.data.feedback import EventOptions, default_confidence
+from fedmc.data.given import scaled
 from fedmc.data.prepared import is_prepared, open_prepared
+from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, read
 from fedmc.errors import require
 from fedmc.model import Model, load
@@ -38,10 +43,14 @@ TEXTS = {
     "ratings": "all ratings of the user (--ratings tells them apart)",
     "rest": "the rest, which model and given tables do not tell",
 }
+TEXTS_OF_EVENTS = {
+    "seen": "had {}",
+    "rest": "how much each event counts, which the model does not hold (--ratings SOURCE, as in training, tells it)",
+}
 OTHERS = {
     "item feature": "{:,} other features of the item",
     "user feature": "{:,} other features of the user",
-    "seen": "{:,} other items that the user rated or saw",
+    "seen": "{:,} other items that the user rated, saw or had",
     "rating": "{:,} other ratings",
 }  # of the kinds that occur more than once
 Titles = Mapping[str, str]
@@ -54,8 +63,8 @@ def explain(
     ratings: Annotated[
         str | None,
         typer.Option(
-            help="The ratings that the model was trained on, which it does not hold, with or without those held out: "
-            "whatever `train` takes. With them, the effect of each rating is told.",
+            help="The ratings or events that the model was trained on, which it does not hold, with or without those "
+            "held out: whatever `train` takes. With them, the effect of each rating is told; that of events is exact.",
             metavar="SOURCE",
         ),
     ] = None,
@@ -66,9 +75,10 @@ def explain(
     *,
     side: Side,
 ) -> None:
-    """Show what moved a prediction: ratings, items that the user rated or saw, and features. Bayesian models only.
+    """Show what moved a prediction: ratings, items that the user rated, saw or had, and features.
 
-    The effects are in units of the ratings and add up to the prediction. Give the tables that the model was trained on.
+    For Bayesian models and models of events. The effects are in units of the ratings, or of the scores of events, and
+    add up to the prediction. Give the tables that the model was trained on.
     """
     fitted = load(model_path(model))
     check_explained(fitted)
@@ -79,11 +89,23 @@ def explain(
         titles = titles_of(prepared.catalogue.features)
         found = explain_at_home(fitted, user, item, prepared)
     else:
-        rated = None if ratings is None else load_source(ratings, parse_names(columns), duplicates=duplicates)
+        rated = None if ratings is None else _given(fitted, model, ratings, parse_names(columns), duplicates)
         tables = read(sources, times=False)
         titles = titles_of(tables.items)
         found = explain_with(fitted, user, item, rated, tables)
     show(fitted, (user, item), found, titles, None if as_json else number)
+
+
+def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, duplicates: Duplicates) -> Ratings:
+    """The ratings of training, or its events as confidences, read as in training."""
+    if not of_events(fitted):
+        return load_source(source, columns, duplicates=duplicates)
+    settings = settings_beside(model)
+    column = settings.get("confidence")
+    given = EventOptions(None if column is None else str(column))
+    events = as_trained(given, settings, source, columns)
+    amounts = load_source(source, columns, duplicates=duplicates, events=events)
+    return scaled(amounts, scale_of(settings) or default_confidence(amounts.matrix.data))
 
 
 def titles_of(table: Features | None) -> Titles:
@@ -102,24 +124,28 @@ def show(fitted: Model, pair: tuple[str, str], found: Sequence[Effect], titles: 
         typer.echo(json.dumps(record | {"effects": [one._asdict() for one in found]}))
         return
     require(number >= 1, f"--number must be at least 1, got {number}")
-    rows = [(f"{one.effect:+.4f}", _text(one, titles)) for one in found[:number]]
-    rows += _others(found[number:], titles)
+    texts = TEXTS | (TEXTS_OF_EVENTS if of_events(fitted) else {})
+    rows = [(f"{one.effect:+.4f}", _text(one, titles, texts)) for one in found[:number]]
+    rows += _others(found[number:], titles, texts)
     clipped = "" if prediction == total else f", clipped to {prediction:.4f}"
     title = f"prediction of user {pair[0]} for item {pair[1]}"
     print_table(title, ("effect", "of"), [*rows, (f"{total:.4f}", f"prediction{clipped}")], bold=len(rows))
 
 
-def _others(found: Sequence[Effect], titles: Titles) -> list[tuple[str, str]]:
+def _others(found: Sequence[Effect], titles: Titles, texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """The smaller effects, added up by kind."""
     kinds: dict[str, list[Effect]] = {}
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
-    said = {k: _text(some[0], titles) if len(some) == 1 else OTHERS[k].format(len(some)) for k, some in kinds.items()}
+    said = {
+        kind: _text(some[0], titles, texts) if len(some) == 1 else OTHERS[kind].format(len(some))
+        for kind, some in kinds.items()
+    }
     return [(f"{sum(one.effect for one in some):+.4f}", said[kind]) for kind, some in kinds.items()]
 
 
-def _text(one: Effect, titles: Titles) -> str:
+def _text(one: Effect, titles: Titles, texts: Mapping[str, str]) -> str:
     named = str(one.name)
     if one.kind in ("item", "seen", "rating"):
         named = f"item {named}" + (f" ({titles[named]})" if named in titles else "")
-    return TEXTS[one.kind].format(named)
+    return texts[one.kind].format(named)

@@ -64,6 +64,7 @@ def train(
     ] = None,
     patience: Annotated[float, Option(help="Seconds that a round waits for late organisations.")] = 300,
     measure_every: options.MeasureEvery = 1,
+    ranking: options.Ranking = False,
     privacy: options.Privacy = "secagg",
     min_cohort: Annotated[
         int | None,
@@ -85,7 +86,7 @@ def train(
     p = len(config.organisations)
     settings = Settings.preset(
         solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        privacy=privacy, clip=clip, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
+        privacy=privacy, clip=clip, ranking=ranking, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     usual = usual_update(update, settings.preset_name, everybody=active in (None, p), method=solver.method)
@@ -149,6 +150,8 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
     require(tuned, "--penalty-users auto needs a simulation: run `fedmc tune` on ratings of your own")
     portable(settings)
     sampler_of(settings, organisations)
+    measured = "measure" in settings.privacy.tasks or not settings.ranking
+    require(measured, f"with privacy={settings.privacy.mode!r} nodes send no measurements: leave out --ranking")
     settings.privacy.check_run(organisations, settings.active, rounds, full=False)
     if settings.privacy.failures_tell:
         limits.check_settings(settings)

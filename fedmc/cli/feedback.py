@@ -16,7 +16,7 @@ from fedmc.data.feedback import EventOptions, parse_weights
 from fedmc.data.prepare import Plan
 from fedmc.data.prepared_events import AUTO
 from fedmc.data.ratings import Ratings
-from fedmc.data.recognition import Understanding, check_explicit, constant_value
+from fedmc.data.recognition import SHOWN, Understanding, check_explicit, constant_value
 from fedmc.data.understanding import Understood, by_columns, reason_of, understand
 from fedmc.errors import DataError, InputError, quoted, require
 
@@ -140,7 +140,8 @@ def _agreed(found: Understood) -> bool:
     seen = f"these look like events, not ratings ({what.reason})"
     if not on_terminal():
         readable = found.ratings is not None and constant_value(found.ratings) is None
-        weigh = f"; --event-weights {','.join(f'{one}=1' for one in found.event_types[:3])} weighs their types"
+        types = [f"{one}=1" for one in found.event_types[:SHOWN]] + ["..."] * (len(found.event_types) > SHOWN)
+        weigh = f"; --event-weights {','.join(types)} weighs their types, and leaves out those without a weight"
         raise InputError(
             f"{seen}: train on them with --feedback implicit{amounts}{weigh if found.event_types else ''}"
             + (", or say --feedback explicit if they are ratings" if readable else "")

@@ -111,7 +111,8 @@ class Events(Group):
         """The given options besides `feedback` and the scale, for settings.toml."""
         names = ("confidence", "event", "weights", "min_events", "min_rating")
         given = {name: getattr(self, name) for name in names}
-        return {name: str(value) for name, value in given.items() if value not in (None, 1)}
+        usual = {"min_events": 1}
+        return {name: str(value) for name, value in given.items() if value != usual.get(name)}
 
     def given(self) -> str | None:
         """The flag of an option that is given and has a meaning for events only."""

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 PENALTIES = "none, l2:W, l1:W, elastic-net:L1,L2, non-negative, box:LO,HI, group-l2:W or a plug-in's name"
 PARTITIONS = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
-SPLITS = "a share such as 0.2 (random:0.2 means the same), last:K, leave:K or date:YYYY-MM-DD"
+SPLITS = "a share such as 0.2 (random:0.2 means the same), share:S of each user, last:K, leave:K or date:YYYY-MM-DD"
 
 PrivacyMode = Literal["plain", "secagg", "dp", "dp+secagg"]
 UpdateName = Literal["linearised", "exact", "curvature"]
@@ -18,8 +18,8 @@ UpdateName = Literal["linearised", "exact", "curvature"]
 Source = Annotated[
     str,
     Argument(
-        help="Ratings: a file, folder, archive, database URL, named or prepared data set, `demo`, or like:ml-1m for "
-        "synthetic ones."
+        help="Ratings or events: a file, folder, archive, database URL, named or prepared data set, `demo`, or "
+        "like:ml-1m for synthetic ones."
     ),
 ]
 Columns = Annotated[
@@ -80,7 +80,7 @@ Categorical = Annotated[
         show_default="those that are not all numbers",
     ),
 ]
-Test = Annotated[str, Option(help=f"Ratings to hold out for testing: {SPLITS}; 0 for none.")]
+Test = Annotated[str, Option(help=f"Ratings or events to hold out for testing: {SPLITS}; 0 for none.")]
 Partition = Annotated[str, Option(help=f"How users are assigned to clients: {PARTITIONS}.")]
 Clients = Annotated[int, Option(help="Number of simulated clients that the users are distributed over.")]
 Seed = Annotated[int, Option(help="Random seed; the same seed gives the same result, bit for bit.")]
@@ -212,6 +212,14 @@ Rounds = Annotated[int, Option(help="Number of communication rounds.")]
 MeasureEvery = Annotated[int, Option(help="Measure the objective and the errors every so many rounds.")]
 
 # Privacy.
+Ranking = Annotated[
+    bool,
+    Option(
+        "--ranking",
+        help="For ratings: also measure, in each measured round, how held-out ratings are ranked (NDCG, Recall, ...). "
+        "Models of events always are.",
+    ),
+]
 Privacy = Annotated[
     PrivacyMode,
     Option(

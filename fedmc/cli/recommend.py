@@ -14,7 +14,7 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from fedmc.cli import options
-from fedmc.cli.display import progress_bar
+from fedmc.cli.display import counted, progress_bar
 from fedmc.cli.filters import Chosen, choose
 from fedmc.cli.groups import Filters
 from fedmc.cli.model import AsJson, ModelPath, check_posterior
@@ -161,7 +161,7 @@ def _write(fitted: Model, users: Array, wish: Wish, out: Path) -> None:
                            strict=True)))  # fmt: skip
             total += int(there.sum())
             bar.update(task, advance=len(some))
-    typer.echo(f"{total:,} recommendations to {len(users):,} users in {out}")
+    typer.echo(f"{counted(total, 'recommendation')} to {counted(len(users), 'user')} in {out}")
 
 
 def _rows(names: Sequence[str], ids: Array, scores: Array) -> Iterator[Row]:

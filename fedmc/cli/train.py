@@ -24,7 +24,7 @@ from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.errors import InputError, require
-from fedmc.evaluation import coverage
+from fedmc.evaluation import coverage, final
 from fedmc.evaluation.coverage import Calibration
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
@@ -38,6 +38,7 @@ from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
 Option = typer.Option
+POPULAR = "test_popular_ndcg_20"  # measured in training if the server knows which items are popular
 TOLD = 0.9  # the level of the intervals whose coverage is printed
 WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib, so it is loaded only for --report
 
@@ -64,10 +65,11 @@ class Done(NamedTuple):
     interrupted: bool  # by Ctrl-C
     intervals: Calibration | None  # if the model is Bayesian and there are test ratings
     worth: list[Variant]  # of --ablation
+    ranking: dict[str, float]  # at the end, if training did not measure it
 
     def summary(self) -> dict[str, object]:
         """Its main numbers."""
-        found: dict[str, object] = dict(simulation.summary(self.run.history))
+        found: dict[str, object] = dict(simulation.summary(self.run.history)) | self.ranking
         if self.intervals is not None:
             found["intervals"] = self.intervals.at(TOLD)._asdict()
         if self.worth:
@@ -90,7 +92,13 @@ def train(
     privacy: options.Privacy = "plain",
     min_cohort: options.MinCohort = 10,
     clip: options.Clip = 0.0,
-    test: options.Test = "0.2",
+    test: Annotated[
+        str,
+        Option(
+            help=f"Ratings or events to hold out for testing: {options.SPLITS}; users:S holds out a share of the users "
+            "and folds them in after training; 0 for none."
+        ),
+    ] = "0.2",
     validation: Annotated[
         str, Option(help="Ratings to hold out of the rest for --patience; written like --test.")
     ] = "0",
@@ -103,6 +111,7 @@ def train(
         float | None, Option(help="Stop when the primal and the dual residual, relative to V, are below this.")
     ] = None,
     seconds: Annotated[float | None, Option(help="Stop after this many seconds of updates.")] = None,
+    ranking: options.Ranking = False,
     diagnostics: Annotated[
         bool, Option("--diagnostics", help="Also record residuals, stationarity and the certificate (slower).")
     ] = False,
@@ -146,7 +155,7 @@ def train(
     preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
     settings = Settings.preset(
         preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
-        min_cohort=min_cohort, clip=clip, **solver.settings(), **budget.settings(rounds),
+        min_cohort=min_cohort, clip=clip, ranking=ranking, **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     if wanted == ranks.AUTO:
         ranks.check(settings)
@@ -225,12 +234,16 @@ def _train(job: Job, folder: RunFolder) -> Done:
         intervals = coverage.calibration(run.model, coverage.held_out_of(job.federation))
         if intervals is not None:
             coverage.save(intervals, staged.path)
+        measured = run.history[-1].diagnostics.ranking or {}
+        ranking = {} if POPULAR in measured else final.final_ranking(run.model, job.federation)
+        if ranking:
+            final.save(ranking, staged.path)
         ended, worth = interrupt(), list[Variant]()
         if job.ablation and not ended and run.diverged is None:
             worth = ablate(job.federation, settings, staged.path, interrupt)
         if job.report:
             resolve(WRITE_REPORT)(staged.path)
-    return Done(run, ended, intervals, worth)
+    return Done(run, ended, intervals, worth, ranking)
 
 
 def _write_settings(staged: Staged, job: Job) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.data import readers
+from fedmc.data.addresses import without_password
 from fedmc.data.builder import Batch, Duplicates
 from fedmc.data.feedback import EventOptions, events_from, events_of
 from fedmc.data.ratings import Ratings, batch_of
@@ -47,9 +48,19 @@ def read_source(
     """
     if events is not None:
         wanted = events.selection(columns, times, group)
-        return events_from(readers.batches(source, wanted, query), events, duplicates)
+        return events_from(_with_rows(readers.batches(source, wanted, query), source), events, duplicates)
     selection = ColumnSelection(tuple(columns) if columns else None, times, group)
-    return Ratings.from_batches(readers.batches(source, selection, query), duplicates=duplicates)
+    return Ratings.from_batches(_with_rows(readers.batches(source, selection, query), source), duplicates=duplicates)
+
+
+def _with_rows(batches: Iterable[Batch], source: str | Path) -> Iterator[Batch]:
+    """The batches of a source; refused at the end if there was no row."""
+    rows = 0
+    for batch in batches:
+        rows += len(batch.ratings)
+        yield batch
+    shown = without_password(str(source))
+    require(rows > 0, f"there are no ratings or events: {shown} has no rows of users and items", DataError)
 
 
 def as_ratings(X: object, *, duplicates: Duplicates = "refuse", events: EventOptions | None = None) -> Ratings:

@@ -27,6 +27,15 @@ def only(matrix: sparse.csr_array, chosen: Array) -> sparse.csr_array:
     return narrow(sparse.csr_array(parts, shape=matrix.shape))
 
 
+def random_entries(matrix: sparse.csr_array, numbers: Array, seed: int) -> Array:
+    """A mask of as many random entries of each row."""
+    rng, length = np.random.default_rng(seed), np.diff(matrix.indptr)
+    order = np.lexsort((rng.random(matrix.nnz), np.repeat(np.arange(len(length)), length)))
+    place = np.empty(matrix.nnz, np.int64)  # of an entry in a random order of its row
+    place[order] = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], length)
+    return np.asarray(place < np.repeat(numbers, length))
+
+
 def narrow(matrix: sparse.csr_array) -> sparse.csr_array:
     """Sorted int32 indices, so that each kernel is compiled once and every sum has a fixed order."""
     matrix.sort_indices()

@@ -20,6 +20,7 @@ from fedmc.data.matrices import narrow as narrow  # these three re-exported for 
 from fedmc.data.matrices import only as only
 from fedmc.data.matrices import rated_rows as rated_rows
 from fedmc.data.ratings import Ratings
+from fedmc.data.splits import NewUsers
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
 
@@ -132,6 +133,7 @@ class Federation(NamedTuple):
     item_table: Features | None = None  # names, titles and values of the item features
     user_feature_names: tuple[str, ...] = ()
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
+    new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

@@ -21,6 +21,7 @@ from fedmc.data.prepared_events import AUTO, SCALE, events_in_words
 from fedmc.data.ratings import Ratings
 from fedmc.data.recognition import check_explicit
 from fedmc.data.side import Side, Sources
+from fedmc.data.splits import NewUsers
 from fedmc.errors import require
 from fedmc.types import Array
 
@@ -77,6 +78,7 @@ class Parts(NamedTuple):
     side: Side = Side()
     events: EventOptions | None = None  # how they were read, if the ratings are confidences of events
     confidence_scale: str | None = None  # how amounts became these confidences
+    new_users: NewUsers | None = None  # who take no part in training
 
 
 def load_table(plan: Plan) -> Ratings:
@@ -90,7 +92,7 @@ def load_table(plan: Plan) -> Ratings:
 
 
 def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
-    """Read, align, partition and split. Users are partitioned first, so a split never moves a user.
+    """Read, align, partition and split. Users are partitioned first, so a split of pairs never moves a user.
 
     Amounts of events become confidences by one scale, before they are split. Items that only occur in the table of
     items become columns without ratings. Events after the date of a `date:` split, or after a user's last training
@@ -111,8 +113,10 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
         tables = side.with_catalogue(tables, catalogue)
     else:
         ratings, tables = side.with_all_items(ratings, tables)
+    new = _new_users(plan, ratings)
+    ratings, test_split = (ratings, plan.test_split) if new is None else (new.train, None)
     owner = partitions.parse(plan.partition, ratings, plan.clients, plan.seed)
-    train, test = splits.parse(plan.test_split, ratings, plan.seed) if plan.test_split else (ratings, None)
+    train, test = splits.parse(test_split, ratings, plan.seed) if test_split else (ratings, None)
     validation = None
     if plan.validation_split:
         train, validation = splits.parse(plan.validation_split, train, plan.seed + 1)
@@ -123,13 +127,22 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
     more = side.side_of(tables, ratings, latest)
     more = more._replace(notes=(*notes, *more.notes))
     test = test if test is not None and len(test) else None
-    return Parts(train, test, validation, owner, report, more, plan.events, scale)
+    return Parts(train, test, validation, owner, report, more, plan.events, scale, new)
+
+
+def _new_users(plan: Plan, ratings: Ratings) -> NewUsers | None:
+    """The users that a split such as `users:0.1` holds out, who belong to no client; None if it is another split."""
+    part = splits.parse_users(plan.test_split)
+    if part is None:
+        return None
+    require(not plan.side.given, f"test={plan.split!r} folds users in by their ratings alone: leave out other tables")
+    return splits.new_users(ratings, part, plan.seed)
 
 
 def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Federation:
     """The clients of a source: those of prepared shards, after a check of their hashes, or new ones by the plan.
 
-    Ratings that are all equal are refused. `ratings`: the table, if it was read before.
+    Ratings that are all equal are refused, and a split that holds out nothing. `ratings`: the table, if it was read.
     """
     if is_prepared(Path(plan.source)):
         require(not plan.side.given, "prepared shards hold their features and events: give them to `fedmc prepare`")
@@ -147,8 +160,12 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
     if plan.events is None:
         check_explicit(ratings)
     parts = read_parts(plan, ratings)
+    if plan.test_split is not None:
+        test = parts.test if parts.new_users is None else parts.new_users.hidden
+        splits.check_held_out(plan.test_split, len(ratings), 0 if test is None else len(test))
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
-    return side.federated(*of_each, parts.side, parts.report)._replace(confidence_scale=parts.confidence_scale)
+    found = side.federated(*of_each, parts.side, parts.report)
+    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users)
 
 
 def opened_federation(opened: Prepared) -> Federation:
@@ -160,6 +177,7 @@ def opened_federation(opened: Prepared) -> Federation:
 
 def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
     """Write the parts as a folder of prepared shards."""
+    require(parts.new_users is None, "prepared shards hold no users outside of training: users:SHARE is for `train`")
     found = parts.side
     more = found.user_features, found.also_seen
     shards = make_shards(parts.train, parts.owner, np.float32, parts.test, None, *more)

@@ -59,6 +59,15 @@ class Ratings:
         times = None if self.times is None else self.times[keep]
         return Ratings(self.users, self.items, matrix, times, self.groups, self.notes)
 
+    def with_users(self, rows: Array) -> Ratings:
+        """The ratings of the users in these rows, which rise, with all items."""
+        keep = np.zeros(len(self.users), bool)
+        keep[rows] = True
+        kept = self.with_entries(keep[self.rows()])
+        matrix = sparse.csr_array(kept.matrix[rows])
+        groups = None if self.groups is None else (self.groups[0], self.groups[1][rows])
+        return Ratings(self.users[rows], self.items, matrix, kept.times, groups, self.notes)
+
     def rows(self) -> Array:
         """The row of each stored entry."""
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.matrix.indptr))

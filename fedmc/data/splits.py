@@ -1,6 +1,8 @@
-"""Splits hold out ratings: at random, each user's last k, those since a date, or k random ones of each user.
+"""Splits hold out ratings or events: at random, each user's last k, k random ones or a share of each user's, those
+since a date, or whole users.
 
-Every split is returned as (rest, held out), with the same users and items in both. Row order never matters.
+Every split but the last is returned as (rest, held out), with the same users and items in both. Row order never
+matters.
 """
 
 from __future__ import annotations
@@ -8,12 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
+
+HIDDEN = 0.2  # the share of a new user's items that is to be found, as in Liang et al. (2018)
+
+
+class NewUsers(NamedTuple):
+    """A table without some of its users, and theirs: what is known when they are folded in, and what is to be found."""
+
+    train: Ratings
+    known: Ratings
+    hidden: Ratings
+
+
+def split(ratings: Ratings, how: str | float, seed: int = 0) -> tuple[Ratings, Ratings]:
+    """(rest, held out) by a share such as 0.2, or by `last:K`, `leave:K`, `share:S` or `date:YYYY-MM-DD`."""
+    return parse(str(how), ratings, seed)
 
 
 def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
@@ -36,7 +54,32 @@ def last(ratings: Ratings, k: int) -> tuple[Ratings, Ratings]:
 def leave(ratings: Ratings, k: int, seed: int) -> tuple[Ratings, Ratings]:
     """k random ratings of each user; users with k or fewer keep them all."""
     require(k >= 1, f"the number of ratings to leave out must be at least 1, got {k}")
-    return _divide(ratings, _top(ratings, np.random.default_rng(seed).permutation(len(ratings)), k))
+    return _divide(ratings, _top(ratings, _shuffled(ratings, seed), k))
+
+
+def share(ratings: Ratings, part: float, seed: int) -> tuple[Ratings, Ratings]:
+    """A random share of each user's ratings, rounded; every user keeps one at least."""
+    require(0 < part < 1, f"the share of each user must be above 0 and below 1, got {part}")
+    sizes = np.diff(ratings.matrix.indptr)
+    counts = np.minimum(np.round(part * sizes).astype(np.int64), sizes - 1)
+    return _divide(ratings, _top(ratings, _shuffled(ratings, seed), counts[ratings.rows()]))
+
+
+def new_users(ratings: Ratings, part: float, seed: int, hidden: float = HIDDEN) -> NewUsers:
+    """A random share of the users takes no part in training (strong generalisation).
+
+    Of these, a random share `hidden` of the items is to be found, and the others are known when they are folded in.
+    """
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    require(0 < part < 1, f"the share of users to hold out must be above 0 and below 1, got {part}")
+    count = round(part * len(ratings.users))
+    bound = f"hold out at least 1 of {len(ratings.users):,} users and leave 1 to train on"
+    require(0 < count < len(ratings.users), f"the split 'users:{part:g}' holds out {count:,} users: {bound}")
+    order = np.random.default_rng(seed).permutation(len(ratings.users))
+    held_out, rows = np.sort(order[:count]), np.sort(order[count:])
+    train = ratings.with_users(rows)
+    require(len(train) > 0, f"the split leaves none of {len(ratings):,} ratings to train on")
+    return NewUsers(train, *share(ratings.with_users(held_out), hidden, seed))
 
 
 def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
@@ -93,7 +136,7 @@ def parse_share(words: str | float) -> float:
 
 
 def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
-    """A split from its spec: `0.2` or `random:0.2`, `last:5`, `leave:1`, `date:2003-01-31`."""
+    """A split from its spec: `0.2` or `random:0.2`, `last:5`, `leave:1`, `share:0.2`, `date:2003-01-31`."""
     name, _, value = (normalise(words) or "random:0").partition(":")
     try:
         if name == "random":
@@ -102,15 +145,41 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
             return last(ratings, int(value))
         if name == "leave":
             return leave(ratings, int(value), seed)
+        if name == "share":
+            return share(ratings, float(value), seed)
     except ValueError as error:
         if isinstance(error, InputError | DataError):
             raise
         raise InputError(f"split {words!r}: {value!r} is not a number") from None
-    require(
-        name == "date",
-        f"unknown split {words!r}: choose a share such as 0.2, random:SHARE, last:K, leave:K or date:YYYY-MM-DD",
+    check_pairs(words)
+    known = (
+        "a share such as 0.2, random:SHARE, share:SHARE, last:K, leave:K, date:YYYY-MM-DD or, in `train`, users:SHARE"
     )
+    require(name == "date", f"unknown split {words!r}: choose {known}")
     return since(ratings, value)
+
+
+def check_held_out(words: str, count: int, held_out: int) -> None:
+    """Refuse a split that holds out nothing: there would be no test, and nobody would say so."""
+    cure = "a user keeps one at least; choose a larger share, a smaller K or an earlier date, or 0 to test on nothing"
+    require(held_out > 0, f"the split {words!r} holds out none of {count:,} ratings or events: {cure}", DataError)
+
+
+def check_pairs(words: str) -> None:
+    """Refuse a split that holds out whole users where it has no meaning."""
+    name = words.partition(":")[0]
+    require(name != "users", f"the split {words!r} folds new users in after training: it is for the test of `train`")
+
+
+def parse_users(words: str | None) -> float | None:
+    """The share of users of a split such as `users:0.1`; None if it is another split."""
+    name, _, value = (words or "").partition(":")
+    if name != "users":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"split {words!r}: {value!r} is not a number") from None
 
 
 def needs_times(spec: str) -> bool:
@@ -123,8 +192,13 @@ def _times(ratings: Ratings, name: str) -> Array:
     return ratings.times
 
 
-def _top(ratings: Ratings, keys: Array, k: int) -> Array:
-    """The k entries of each row with the largest keys, in rows of more than k entries."""
+def _shuffled(ratings: Ratings, seed: int) -> Array:
+    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    return np.random.default_rng(seed).permutation(len(ratings))
+
+
+def _top(ratings: Ratings, keys: Array, k: int | Array) -> Array:
+    """The k entries of each row with the largest keys, in rows of more than k entries; k may differ by entry's row."""
     rows = ratings.rows()
     order = np.lexsort((keys, rows))
     from_end = ratings.matrix.indptr[rows + 1] - 1 - np.arange(len(ratings))

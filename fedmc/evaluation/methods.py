@@ -7,23 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fedmc.algorithms import registry
+from fedmc.algorithms.presets import OF_EVENTS
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
-from fedmc.data.ratings import Ratings
 from fedmc.errors import unknown
-from fedmc.evaluation import pooled
+from fedmc.evaluation import event_methods, pooled
+from fedmc.evaluation.harness import Measured, Parts, Scored, ranking_of, top_of
+from fedmc.evaluation.pooled import Fits
 from fedmc.privacy import modes
-from fedmc.types import Array
 
 COMMON = ("rank", "penalty_users")
-
-
-class Parts(NamedTuple):
-    """The split and the clients of one seed, the same for every case."""
-
-    train: Ratings
-    test: Ratings
-    owner: Array
+BOTH = frozenset({"explicit", "implicit"})
+RATINGS, EVENTS = frozenset({"explicit"}), frozenset({"implicit"})
+_EVENTS: Mapping[str, object] = {"preset": OF_EVENTS}
 
 
 class Method(NamedTuple):
@@ -32,28 +28,44 @@ class Method(NamedTuple):
     label: str
     settings: Mapping[str, object] = {}
     takes: tuple[str, ...] = COMMON
-    central: Callable[[Parts, Settings], float] | None = None  # returns the test RMSE, if nothing is federated
+    central: Callable[[Parts, Settings], Measured] | None = None  # measures the test data, if nothing is federated
+    feedback: frozenset[str] = RATINGS  # what it learns from
+    is_pooled: bool = False  # the same model on pooled data, which the others are compared with
+    sized: bool = False  # the weights of its objective are those that suit the number of events
 
     def options(self, given: Mapping[str, object]) -> dict[str, object]:
         """The given options that this method takes; None means that an option is not given."""
         return {name: given[name] for name in self.takes if given.get(name) is not None}
 
+    def suited(self, settings: Settings, parts: Parts) -> Settings:
+        """The settings for this data: methods on the objective of iALS get the same weights."""
+        chosen = event_methods.weights_for(parts.train.matrix).weights if self.sized else None
+        weighted = None if chosen is None else settings.make_algorithm().with_weights(*chosen)
+        return settings if weighted is None else settings.replace(algorithm=str(weighted))
 
-def _pooled(parts: Parts, settings: Settings) -> float:
-    return pooled.pooled_rmse(parts.train, parts.test, settings)
+
+def _measured(fits: Fits, parts: Parts) -> Measured:
+    if not len(parts.test):
+        return {}
+    scored = (Scored(shard.users, fit.U, fit.V, shard.by_user) for fit, shard in fits)
+    return {"test_rmse": pooled.rmse_of(fits)} | ranking_of(top_of(scored, len(parts.train.users)), parts)
 
 
-def _proximal(parts: Parts, settings: Settings) -> float:
+def _pooled(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.pooled_fits(parts.train, parts.test, settings), parts)
+
+
+def _proximal(parts: Parts, settings: Settings) -> Measured:
     start = start_items(len(parts.train.items), settings)
-    return pooled.proximal_rmse(parts.train, parts.test, settings, start)
+    return _measured(pooled.proximal_fits(parts.train, parts.test, settings, start), parts)
 
 
-def _alone(parts: Parts, settings: Settings) -> float:
-    return pooled.alone_rmse(parts.train, parts.test, parts.owner, settings)
+def _alone(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.alone_fits(parts.train, parts.test, parts.owner, settings), parts)
 
 
-def _biases(parts: Parts, settings: Settings) -> float:
-    return pooled.bias_rmse(parts.train, parts.test)
+def _biases(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.bias_fits(parts.train, parts.test), parts)
 
 
 FEDMC = {  # mode: the names of FedMC's variants in `compare`
@@ -63,31 +75,34 @@ FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc-paper": Method("FedMC-ADMM", {"preset": "paper"}, ("rank", "beta", "inner_steps")),
 }
 CENTRAL = {
-    "pooled": Method("pooled ALS", central=_pooled),
+    "pooled": Method("pooled ALS", central=_pooled, is_pooled=True),
     "pooled-prox": Method("pooled proximal gradient", central=_proximal),
     "alone": Method("each client alone", central=_alone),
     "biases": Method("biases only", takes=("rank",), central=_biases),
+    "pooled-ials": Method("pooled iALS", _EVENTS, ("rank",), event_methods.pooled, EVENTS, is_pooled=True),
+    "alone-ials": Method("each client alone", _EVENTS, ("rank",), event_methods.alone, EVENTS),
+    "nearest": Method("nearest items", takes=("rank",), central=event_methods.nearest, feedback=BOTH),
+    "popularity": Method("popularity", takes=("rank",), central=event_methods.popularity, feedback=BOTH),
 }
+ALONE = CENTRAL["alone"].label  # of ratings and of events
+VARIANTS = ("fedmavg-printed", "ials-blocks")  # with another constant, or with everybody in every round
 
-VARIANTS = ("fedmavg-printed",)
-EVENTS = ("ials", "ials-blocks", "ease", "fcf", "fedrecon")  # they learn from events, not from ratings
 
-
-def names() -> list[str]:
-    """The names of all methods that can be compared."""
+def names(feedback: str | None = None) -> list[str]:
+    """The names of all methods that can be compared; with `feedback`, of those that learn from it."""
     elsewhere = {
         "bayes",
         "gibbs",  # which needs everybody in every round
         *registry.UPDATES,
         *(kind.algorithm for kind in modes.BY_MODE.values()),
-        *EVENTS,
     }  # chosen by other settings
-    return [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
+    found = [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
+    return found if feedback is None else [name for name in found if feedback in find(name).feedback]
 
 
-def usual() -> list[str]:
-    """The methods that are compared by default: all but variants with another constant."""
-    return [name for name in names() if name not in VARIANTS]
+def usual(feedback: str = "explicit") -> list[str]:
+    """The methods that are compared by default: all of this feedback but variants."""
+    return [name for name in names(feedback) if name not in VARIANTS]
 
 
 def split(text: str) -> list[str]:
@@ -103,11 +118,14 @@ def split(text: str) -> list[str]:
 
 def find(name: str) -> Method:
     """The method of this name, or of a name and its hyper-parameters."""
-    plain = registry.name_of(name)
-    if plain not in names() or (plain != name and plain in FEDMC | CENTRAL):
+    plain, known = registry.name_of(name), FEDMC | CENTRAL
+    if plain not in names() or (plain != name and plain in known):
         raise unknown("method", name, names())
-    known = FEDMC | CENTRAL
     if name in known:
         return known[name]
-    label = (registry.find(name).label or plain) + name.removeprefix(plain).replace(":", " ")
-    return Method(label, {"algorithm": name}, (*COMMON, "inner_steps"))
+    algorithm = registry.find(name)
+    label = (algorithm.label or plain) + name.removeprefix(plain).replace(":", " ")
+    if not algorithm.of_events:
+        return Method(label, {"algorithm": name}, (*COMMON, "inner_steps"))
+    takes = tuple(option for option in ("rank", "inner_steps") if option not in algorithm.unused_settings)
+    return Method(label, {"algorithm": name, **_EVENTS}, takes, feedback=EVENTS, sized=plain == name)

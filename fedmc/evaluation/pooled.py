@@ -37,6 +37,9 @@ class Fit(NamedTuple):
         return subproblem.squared_error(Problem(held_out, Square(), self.scaling), self.V, self.U)
 
 
+Fits = list[tuple[Fit, Shard]]  # of one table, or of each client's
+
+
 def als(
     shard: Shard,
     users: Penalty,
@@ -81,43 +84,59 @@ def proximal_gradient(
     return Fit(U, V, scaling)
 
 
-def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
-    """Test RMSE of the same model trained on pooled data."""
+def pooled_fits(train: Ratings, test: Ratings, settings: Settings) -> Fits:
+    """The same model trained on pooled data."""
     shard = _whole(train, test, settings.dtype)
-    return _rmse([(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)])
+    return [(als(shard, *settings.penalties(1), settings.width, seed=settings.seed), shard)]
 
 
-def proximal_rmse(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 200) -> float:
-    """Test RMSE of pooled proximal gradient from V, after at most `sweeps` sweeps of N steps per half."""
+def proximal_fits(train: Ratings, test: Ratings, settings: Settings, V: Array, sweeps: int = 200) -> Fits:
+    """Pooled proximal gradient from V, after at most `sweeps` sweeps of N steps per half."""
     shard = _whole(train, test, settings.dtype)
     data = shard.by_user.data.astype(np.float64)
     scaling = scaling_of(float(data.mean()), float(data.var()), settings)
     penalties = settings.penalties(1)
     fit = proximal_gradient(shard, *penalties, V, scaling, sweeps=sweeps, steps=settings.inner_steps)
-    return _rmse([(fit, shard)])
+    return [(fit, shard)]
 
 
-def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:
-    """Test RMSE when every client trains on its own ratings only."""
+def alone_fits(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> Fits:
+    """Every client trains on its own ratings only."""
     shards = make_shards(train, owner, settings.dtype, test)
     penalties = settings.penalties(1)
-    return _rmse([(als(shard, *penalties, settings.width, seed=settings.seed), shard) for shard in shards])
+    return [(als(shard, *penalties, settings.width, seed=settings.seed), shard) for shard in shards]
 
 
-def bias_rmse(train: Ratings, test: Ratings, weight: float = 4.0) -> float:
-    """Test RMSE of mean + user bias + item bias: user row [1, b_user], item row [b_item, 1].
+def bias_fits(train: Ratings, test: Ratings, weight: float = 4.0) -> Fits:
+    """Mean + user bias + item bias: user row [1, b_user], item row [b_item, 1].
 
     The weight is close to the best on validation ratings of four data sets (docs/explanation/algorithm.md).
     """
     shard = _whole(train, test, "float64")
-    return _rmse([(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)])
+    return [(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)]
+
+
+def rmse_of(fits: Fits) -> float:
+    """The test RMSE."""
+    errors = [(fit.squared_error(shard.test), shard.test.nnz) for fit, shard in fits if shard.test is not None]
+    total, count = np.sum(errors, axis=0)
+    return float(np.sqrt(total / count))
+
+
+def pooled_rmse(train: Ratings, test: Ratings, settings: Settings) -> float:
+    """Test RMSE of the same model trained on pooled data."""
+    return rmse_of(pooled_fits(train, test, settings))
+
+
+def alone_rmse(train: Ratings, test: Ratings, owner: Array, settings: Settings) -> float:
+    """Test RMSE when every client trains on its own ratings only."""
+    return rmse_of(alone_fits(train, test, owner, settings))
+
+
+def bias_rmse(train: Ratings, test: Ratings) -> float:
+    """Test RMSE of mean + user bias + item bias."""
+    return rmse_of(bias_fits(train, test))
 
 
 def _whole(train: Ratings, test: Ratings, dtype: str) -> Shard:
     return make_shards(train, np.zeros(len(train.users), np.int64), dtype, test)[0]
-
-
-def _rmse(fits: list[tuple[Fit, Shard]]) -> float:
-    errors = [(fit.squared_error(shard.test), shard.test.nnz) for fit, shard in fits if shard.test is not None]
-    total, count = np.sum(errors, axis=0)
-    return float(np.sqrt(total / count))

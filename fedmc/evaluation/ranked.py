@@ -30,17 +30,25 @@ class Ranked(NamedTuple):
     popularity: dict[int, Ranking]
 
 
-def ranked(model: Model, users: Array, items: Array, sampled: int | None = None) -> Ranked:
+def popularity_of(model: Model) -> Popularity:
+    """How many of the model's users have each item; of a model as it was trained, that is popularity in training."""
+    return Popularity(np.bincount(model.seen.indices, minlength=len(model.items)), len(model.users))
+
+
+def ranked(
+    model: Model, users: Array, items: Array, sampled: int | None = None, popularity: Popularity | None = None
+) -> Ranked:
     """The metrics on held-out (user, item) pairs of known users and items.
 
     All items that a user has not seen in training are ranked; with `sampled`, only so many random ones of these and
-    the held-out items, which is for comparisons with papers. The popularity of items is that of training.
+    the held-out items, which is for comparisons with papers. A model of folded-in users knows their events only: give
+    it the `popularity` of the trained one.
     """
     wanted = _pattern(model, users, items)
     some = np.flatnonzero(np.diff(wanted.indptr))
     require(len(some) > 0, "there is no held-out pair to rank", DataError)
-    counts = np.bincount(model.seen.indices, minlength=len(model.items))
-    popularity = Popularity(counts, len(model.users))
+    popularity = popularity_of(model) if popularity is None else popularity
+    counts = popularity.counts
     sums: list[dict[str, Array]] = [{}, {}]
     for start in range(0, len(some), BLOCK):
         rows = some[start : start + BLOCK]
@@ -48,7 +56,7 @@ def ranked(model: Model, users: Array, items: Array, sampled: int | None = None)
         pattern = held_out.indptr, held_out.indices
         both = _tops(model, rows, counts) if sampled is None else _sampled(model, rows, counts, pattern, sampled)
         for total, top in zip(sums, both, strict=True):
-            found = sums_of(_wide(top), pattern, popularity)
+            found = sums_of(top, pattern, popularity)
             total.update({name: total.get(name, 0) + value for name, value in found.items()})
     return Ranked(len(some), int(wanted.nnz), *map(means_of, sums))
 
@@ -79,8 +87,3 @@ def _sampled(
     seen, popular = model.seen[rows], (np.ones((len(rows), 1)), counts.astype(np.float64)[:, None])
     given = (seen.indptr, seen.indices), pattern, rows, max(CUTOFFS), negatives
     return sampled_top((model.U[rows], model.V), *given), sampled_top(popular, *given)
-
-
-def _wide(top: Array) -> Array:
-    """The rankings with as many places as the largest cutoff."""
-    return np.pad(top, ((0, 0), (0, max(max(CUTOFFS) - top.shape[1], 0))), constant_values=NONE)

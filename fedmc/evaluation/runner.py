@@ -17,20 +17,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.algorithms.settings import Settings
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
+from fedmc.data.given import scale_of, scaled
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
-from fedmc.data.recognition import check_explicit
-from fedmc.errors import Diverged, InputError
-from fedmc.evaluation.methods import Parts
+from fedmc.errors import Diverged, InputError, require
+from fedmc.evaluation.harness import NAMES, Parts, ranking_at
 from fedmc.evaluation.study import Case, Study
+from fedmc.training import memory
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.simulation import warm_up
 
-MEASURES = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
+ERRORS = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
+MEASURES = (*ERRORS, *NAMES)
+NO_TEST = "random:0"
 
 
 Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
@@ -45,6 +49,7 @@ class Outcome(NamedTuple):
     key: str
     rows: list[Row]
     diverged: str | None
+    refused: str | None = None  # why the method cannot run on this data; there are no rows then
 
 
 def run(
@@ -52,19 +57,20 @@ def run(
     folder: Path,
     on_case: Callable[[str, int, bool], None] = lambda label, seed, done: None,
     on_round: Callable[[int], None] = lambda number: None,
+    table: Ratings | None = None,
 ) -> list[Outcome]:
-    """Run the cases that have no outcome yet; returns all outcomes in the study's order."""
-    _check_folder(folder, study)
-    group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
-    ratings = load_source(
-        study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
-        duplicates=study.duplicates,
-    )  # fmt: skip
-    check_explicit(ratings)
-    _create(folder, study)  # after reading the ratings, so that a refused source leaves no folder
+    """Run the cases that have no outcome yet; returns all outcomes in the study's order.
+
+    `table`: the ratings, or the amounts of events, if the source was read before.
+    """
+    check_folder(folder, study)
+    for case in study.cases:
+        case.settings(study.seeds[0], study.active)
+    ratings = _read(study, table)
+    parts = {study.seeds[0]: _parts(study, ratings, study.seeds[0])}
+    _create(folder, study)  # after all that may be refused, which leaves no folder
     fingerprint = fingerprint_of(ratings)
     outcomes = []
-    parts: dict[int, Parts] = {}
     for case, seed in itertools.product(study.cases, study.seeds):
         on_case(case.label, seed, False)
         path = folder / "outcomes" / f"{_file_name(case.label)}-{seed}.json"
@@ -72,8 +78,7 @@ def run(
         outcome = _load(path, key)
         if outcome is None:
             if seed not in parts:
-                owner = partition.parse(study.partition, ratings, study.clients, seed)
-                parts[seed] = Parts(*splits.parse(study.test, ratings, seed), owner)
+                parts[seed] = _parts(study, ratings, seed)
             outcome = run_case(study, case, seed, key, parts[seed], on_round)
             write_whole(path, json.dumps(outcome._asdict()).encode())
         outcomes.append(outcome)
@@ -81,31 +86,75 @@ def run(
     return outcomes
 
 
+def _parts(study: Study, ratings: Ratings, seed: int) -> Parts:
+    """The split and the clients of a seed; only ratings can be compared without a test."""
+    owner = partition.parse(study.partition, ratings, study.clients, seed)
+    train, test = splits.parse(study.test, ratings, seed)
+    if study.events is not None:
+        cure = "events are compared by how those held out are ranked: hold some out, such as --test 0.2"
+        require(study.test != NO_TEST, f"the split {study.test!r} holds out nothing, and {cure}")
+    if study.test != NO_TEST:
+        splits.check_held_out(study.test, len(ratings), len(test))
+    return Parts(train, test, owner)
+
+
+def _read(study: Study, table: Ratings | None) -> Ratings:
+    """The ratings of the study's source, or the confidences of its events."""
+    group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
+    if table is None:
+        table = load_source(
+            study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
+            duplicates=study.duplicates, events=study.events,
+        )  # fmt: skip
+    return scaled(table, scale_of(table, study.events, study.confidence_scale))
+
+
 def run_case(
     study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: Callable[[int], None] = lambda number: None
 ) -> Outcome:
-    settings = case.settings(seed, study.active)
+    settings = case.kind.suited(case.settings(seed, study.active), parts)
     central = case.kind.central
     if central is not None:
         began = time.perf_counter()
-        rmse = central(parts, settings)
-        row: Row = {"round": None, "seconds": time.perf_counter() - began, "test_rmse": rmse}
+        found = central(parts, settings)
+        row: Row = {"round": None, "seconds": time.perf_counter() - began, **found}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
-    warm_up(settings, settings.dtype)
-    rows: list[Row] = []
-    seconds, up, down, diverged = 0.0, 0, 0, None
-    running = rounds(LocalEngine(shards), settings, measure_every=study.measure_every, last=study.rounds)
     try:
-        for round in itertools.islice(running, study.rounds + 1):
+        memory.check(shards, settings, study.rounds)
+    except InputError as error:
+        return Outcome(case.label, case.method, seed, key, [], None, str(error))
+    settings = _in_one_round(settings, len(shards))
+    warm_up(settings, settings.dtype)
+    rows, diverged = _measured_rounds(study, settings, LocalEngine(shards), parts, on_round)
+    return Outcome(case.label, case.method, seed, key, rows, diverged)
+
+
+def _measured_rounds(
+    study: Study, settings: Settings, engine: LocalEngine, parts: Parts, on_round: Callable[[int], None]
+) -> tuple[list[Row], str | None]:
+    """The measured rounds of a run, and why it diverged; after the last, models of ratings are ranked too."""
+    rows: list[Row] = []
+    seconds, up, down = 0.0, 0, 0
+    last = 1 if settings.make_algorithm().one_pass else study.rounds
+    try:
+        for round in itertools.islice(rounds(engine, settings, measure_every=study.measure_every, last=last), last + 1):
             seconds, up, down = seconds + round.seconds, up + round.bytes_up, down + round.bytes_down
-            if round.diagnostics.objective is not None:
-                measured = {name: getattr(round.diagnostics, name) for name in MEASURES}
+            found = round.diagnostics
+            if found.objective is not None:
+                measured = {name: getattr(found, name) for name in ERRORS} | (found.ranking or {})
                 rows.append({"round": round.number, "seconds": seconds, "up": up, "down": down} | measured)
             on_round(round.number)
     except Diverged as error:
-        diverged = str(error)
-    return Outcome(case.label, case.method, seed, key, rows, diverged)
+        return rows, str(error)
+    if round.diagnostics.ranking is None:
+        rows[-1] |= ranking_at(engine, round.broadcast, parts)
+    return rows, None
+
+
+def _in_one_round(settings: Settings, clients: int) -> Settings:
+    """The settings with all clients in each round, if nothing changes after every client has taken part once."""
+    return settings.replace(active=clients) if settings.make_algorithm().one_pass else settings
 
 
 def fingerprint_of(ratings: Ratings) -> str:
@@ -130,7 +179,7 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
 
 
-def _check_folder(folder: Path, study: Study) -> None:
+def check_folder(folder: Path, study: Study) -> None:
     """Refuse a folder that holds another study, or anything else."""
     path = folder / "study.json"
     if path.exists():

@@ -5,17 +5,37 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.settings import Feedback, Settings
+from fedmc.data import splits
 from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
+from fedmc.data.feedback import EventOptions
 from fedmc.errors import require
 from fedmc.evaluation import methods
 from fedmc.evaluation.methods import Method
 
-Measure = Literal["objective", "test_rmse", "nonzeros"]
+Measure = Literal["objective", "test_rmse", "test_ndcg_20", "nonzeros"]
 Axis = Literal["round", "seconds", "megabytes"]
+
+
+class Goal(NamedTuple):
+    """The measure by which methods are compared first."""
+
+    measure: Measure
+    name: str
+    sign: int  # -1: lower is better
+    superlative: str
+
+    def reached(self, value: float | None, mark: float, within: float) -> bool:
+        """Whether a value is at most this much, as a share of the mark, worse than the mark."""
+        return value is not None and self.sign * value >= self.sign * mark * (1 - self.sign * within)
+
+
+RMSE = Goal("test_rmse", "test RMSE", -1, "lowest")
+NDCG = Goal("test_ndcg_20", "test NDCG@20", 1, "highest")
+GOALS: dict[Feedback, Goal] = {"explicit": RMSE, "implicit": NDCG}
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,8 @@ class StudyDict(Budget):
     columns: NotRequired[list[str] | None]
     query: NotRequired[str | None]
     duplicates: NotRequired[Duplicates]
+    events: NotRequired[dict[str, Any] | None]  # the fields of EventOptions
+    confidence_scale: NotRequired[str | None]
 
 
 @dataclass(frozen=True)
@@ -124,14 +146,29 @@ class Study:
     columns: tuple[str, ...] | None = None
     query: str | None = None
     duplicates: Duplicates = "refuse"
+    events: EventOptions | None = None  # how the source is read as events; None: as ratings
+    confidence_scale: str | None = None  # of events; None: the default for their amounts
 
     def __post_init__(self) -> None:
         require(len(self.cases) > 0, "a comparison needs at least one method")
         require(len(self.seeds) > 0, "a comparison needs at least one seed")
         require(all(seed >= 0 for seed in self.seeds), f"seeds must be at least 0, got {self.seeds}")
+        splits.check_pairs(self.test)
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         labels = [case.label for case in self.cases]
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
+        other = next((case.method for case in self.cases if self.feedback not in case.kind.feedback), None)
+        has, cure = ("ratings", "implicit") if self.events is None else ("events", "explicit")
+        require(other is None, f"the method {other} does not learn from {has}: leave it out, or feedback={cure!r}")
+
+    @property
+    def feedback(self) -> Feedback:
+        return "explicit" if self.events is None else "implicit"
+
+    @property
+    def goal(self) -> Goal:
+        """What methods are compared by: the error of ratings, or how events are ranked."""
+        return GOALS[self.feedback]
 
     def to_dict(self) -> StudyDict:
         """The study as plain JSON values, without the password that a database's URL may hold."""
@@ -140,16 +177,17 @@ class Study:
 
     @classmethod
     def from_dict(cls, plain: StudyDict) -> Study:
-        """Inverse of `to_dict`; also reads studies of an earlier version, which lack the last three entries."""
+        """Inverse of `to_dict`; also reads studies of an earlier version, which lack the last entries."""
         cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
         figures = tuple(
             Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
         )
-        columns = plain.get("columns")
+        columns, events = plain.get("columns"), plain.get("events")
         return cls(
             plain["title"], plain["source"], cases, figures, tuple(plain["seeds"]), plain["clients"], plain["active"],
             plain["rounds"], plain["test"], plain["partition"], plain["measure_every"],
             None if columns is None else tuple(columns), plain.get("query"), plain.get("duplicates", "refuse"),
+            None if events is None else EventOptions(**events), plain.get("confidence_scale"),
         )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:

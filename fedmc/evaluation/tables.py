@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.data.files import write_whole
-from fedmc.evaluation.runner import MEASURES, Outcome, Row
-from fedmc.evaluation.study import Study
+from fedmc.evaluation.harness import NAMES
+from fedmc.evaluation.runner import ERRORS, MEASURES, Outcome, Row
+from fedmc.evaluation.study import Goal, Study
 
-WITHIN = 0.01  # relative distance to the pooled RMSE
+WITHIN = 0.01  # relative distance to the pooled model's measure
 
 
 class Line(NamedTuple):
@@ -23,91 +24,104 @@ class Line(NamedTuple):
 
     method: str  # its label
     seeds: int
-    test_rmse: float  # mean at the end
-    spread: float  # standard deviation over seeds
-    gap: float | None  # to pooled, in percent
+    test_rmse: float | None  # mean at the end; None of events
+    spread: float | None  # standard deviation over seeds of the measure that methods are compared by; None of one seed
+    gap: float | None  # of this measure to that of pooled data, in percent
     objective: float | None
     rounds_to_1pc: float | None  # mean over seeds; None if a seed did not reach it
     megabytes_to_1pc: float | None
     megabytes: float | None
     seconds_to_1pc: float | None
-    seconds: float
+    seconds: float | None
     diverged: int
+    refused: str | None  # why the method cannot run on this data
+    ranking: dict[str, float]  # means at the end, such as "test_ndcg_20"
 
     @property
     def label(self) -> str:
         return self.method
 
+    def record(self) -> dict[str, object]:
+        """All fields and metrics by name."""
+        plain: dict[str, object] = self._asdict()
+        return {name: plain[name] for name in Line._fields[:-1]} | self.ranking
+
 
 def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:
     """Write curves.csv, summary.csv, summary.json and times.csv."""
     lines = summary(study, outcomes)
-    curves: list[tuple[object, ...]] = [("method", "seed", "round", "bytes_up", "bytes_down", *MEASURES)]
+    measures = [name for name in MEASURES if name in ERRORS or any(name in o.rows[-1] for o in outcomes if o.rows)]
+    curves: list[tuple[object, ...]] = [("method", "seed", "round", "bytes_up", "bytes_down", *measures)]
     times: list[tuple[object, ...]] = [("method", "seed", "round", "seconds")]
     for outcome in outcomes:
         for row in outcome.rows:
-            measured = [row.get(name) for name in MEASURES]
+            measured = [row.get(name) for name in measures]
             curves.append((outcome.label, outcome.seed, row["round"], row.get("up"), row.get("down"), *measured))
             times.append((outcome.label, outcome.seed, row["round"], row["seconds"]))
     write_whole(folder / "curves.csv", _csv(curves))
     write_whole(folder / "times.csv", _csv(times))
-    timeless = [name for name in Line._fields if not name.startswith("seconds")]
-    write_whole(
-        folder / "summary.csv", _csv([timeless, *([getattr(line, name) for name in timeless] for line in lines)])
-    )
-    write_whole(folder / "summary.json", json.dumps([line._asdict() for line in lines], indent=1).encode())
+    fields = dict.fromkeys(name for line in lines for name in line.record())
+    timeless = [name for name in fields if not name.startswith("seconds")]
+    records = [line.record() for line in lines]
+    write_whole(folder / "summary.csv", _csv([timeless, *([one.get(name) for name in timeless] for one in records)]))
+    write_whole(folder / "summary.json", json.dumps(records, indent=1).encode())
     return lines
 
 
 def summary(study: Study, outcomes: Sequence[Outcome]) -> list[Line]:
     """A line for each method, in the study's order."""
-    pooled = {outcome.seed: _end(outcome, "test_rmse") for outcome in outcomes if outcome.method == "pooled"}
-    return [
-        _line([outcome for outcome in outcomes if outcome.label == case.label], pooled)
-        for case in study.cases
-        if any(outcome.label == case.label for outcome in outcomes)
-    ]
+    pooled = next((case.label for case in study.cases if case.kind.is_pooled), None)
+    marks = {one.seed: _end(one, study.goal.measure) for one in outcomes if one.label == pooled}
+    groups = ([one for one in outcomes if one.label == case.label] for case in study.cases)
+    return [_line(group, study.goal, marks) for group in groups if group]
 
 
-def _line(outcomes: Sequence[Outcome], pooled: dict[int, float | None]) -> Line:
-    ends = np.array([_end(outcome, "test_rmse") for outcome in outcomes], float)
-    objectives = [_end(outcome, "objective") for outcome in outcomes]
+def _line(outcomes: Sequence[Outcome], goal: Goal, pooled: dict[int, float | None]) -> Line:
+    ends = [_end(outcome, goal.measure) for outcome in outcomes]
     federated = outcomes[0].rows[0]["round"] is not None if outcomes[0].rows else True
     marks = [pooled.get(outcome.seed) for outcome in outcomes]
     gap = None
     reached: list[Row | None] = [None]
-    if all(mark is not None for mark in marks):
-        gap = float(100 * np.mean(ends / np.array(marks, float) - 1))
+    if all(marks) and None not in ends:  # neither None nor 0, of which nothing is a percentage
+        gap = float(100 * np.mean(np.array(ends, float) / np.array(marks, float) - 1))
         if federated:
             pairs = zip(outcomes, marks, strict=True)
-            reached = [_reach(outcome, mark) for outcome, mark in pairs if mark is not None]
-    sizes = [_megabytes(outcome.rows[-1]) for outcome in outcomes if federated]
+            reached = [_reach(outcome, goal, mark) for outcome, mark in pairs if mark is not None]
+    sizes = [_megabytes(outcome.rows[-1]) for outcome in outcomes if federated and outcome.rows]
+    means = {name: _mean_end(outcomes, name) for name in ("test_rmse", "objective", "seconds", *NAMES)}
     return Line(
         outcomes[0].label,
         len(outcomes),
-        float(np.mean(ends)),
-        float(np.std(ends)),
+        means["test_rmse"],
+        None if None in ends or len(ends) == 1 else float(np.std(np.array(ends, float))),
         gap,
-        None if None in objectives else float(np.mean(np.array(objectives, float))),
+        means["objective"],
         _mean(reached, "round"),
         _mean(reached, "megabytes"),
         float(np.mean(sizes)) if sizes else None,
         _mean(reached, "seconds"),
-        float(np.mean(np.array([_end(outcome, "seconds") for outcome in outcomes], float))),
+        means["seconds"],
         sum(outcome.diverged is not None for outcome in outcomes),
+        next((outcome.refused for outcome in outcomes if outcome.refused is not None), None),
+        {name: value for name in NAMES if (value := means[name]) is not None},
     )
+
+
+def _mean_end(outcomes: Sequence[Outcome], name: str) -> float | None:
+    """The mean over seeds after the last round; None if a seed lacks it."""
+    ends = [_end(outcome, name) for outcome in outcomes]
+    return None if None in ends else float(np.mean(np.array(ends, float)))
 
 
 def _end(outcome: Outcome, name: str) -> float | None:
     """A measure after the last round."""
-    return outcome.rows[-1].get(name)
+    return outcome.rows[-1].get(name) if outcome.rows else None
 
 
-def _reach(outcome: Outcome, mark: float) -> Row | None:
-    """The first round from which the test RMSE stays within 1 % of the mark."""
-    errors = np.array([row["test_rmse"] for row in outcome.rows], float)
-    above = np.flatnonzero(~(errors <= mark * (1 + WITHIN)))
-    first = int(above[-1]) + 1 if len(above) else 0
+def _reach(outcome: Outcome, goal: Goal, mark: float) -> Row | None:
+    """The first round from which the measure stays within 1 % of the mark."""
+    values = [row.get(goal.measure) for row in outcome.rows]
+    first = max((k + 1 for k, value in enumerate(values) if not goal.reached(value, mark, WITHIN)), default=0)
     if first >= len(outcome.rows):
         return None
     row = outcome.rows[first]

@@ -31,7 +31,7 @@ TINY = 1e-12  # pivots below this share of the largest are taken for 0
 
 
 @inlined
-def _gather(start: int, count: int, indices: Array, roots: Array, F: Array, scale: Array, P: Array) -> None:
+def gather_scaled(start: int, count: int, indices: Array, roots: Array, F: Array, scale: Array, P: Array) -> None:
     """Lines m f scale of some events, padded with zeros."""
     size, step = F.shape[1], lanes(F)
     whole = size // step * step
@@ -65,13 +65,13 @@ def _inner_products(P: Array, n: int, K: Array) -> None:
 
 
 @inlined
-def _few_events(
+def few_events(
     start: int, n: int, indices: Array, roots: Array, F: Array, inverse: Array, P: Array, K: Array, y: Array, x: Array
 ) -> None:
     """The identity of Woodbury; `inverse` is D^-1/2, and P is to hold the lines of A D^-1/2."""
     P[n : n + AFTER] = 0
     K[:] = 0
-    _gather(start, n, indices, roots, F, inverse, P)
+    gather_scaled(start, n, indices, roots, F, inverse, P)
     _inner_products(P, n, K)
     for k in range(n):
         K[k, n : n + AFTER] = 0
@@ -84,7 +84,7 @@ def _few_events(
 
 
 @inlined
-def _many_events(
+def many_events(
     start: int, stop: int, indices: Array, roots: Array, F: Array, shift: Array, ridge: Scalar, ones: Array, P: Array,
     G: Array, b: Array, x: Array,
 ) -> None:  # fmt: skip
@@ -92,7 +92,7 @@ def _many_events(
     size = F.shape[1]
     for begin in range(start, stop, BLOCK):
         count = min(BLOCK, stop - begin)
-        _gather(begin, count, indices, roots, F, ones, P)
+        gather_scaled(begin, count, indices, roots, F, ones, P)
         add_gram(P[:BLOCK], count, G, 0, False, begin == start, False)
         add_lines(P, roots[begin : begin + count], count, b, begin == start)
     largest = x.dtype.type(0)
@@ -122,10 +122,10 @@ def _rows(
                 inverse[c] = dtype.type(1) / np.sqrt(shift[c] + ridge[row])
             line = whole_packs(n + AFTER, lanes(out))
             K = space[: line * line].reshape(line, line)
-            _few_events(start, n, indices, roots, F, inverse, P, K, y[:line], x)
+            few_events(start, n, indices, roots, F, inverse, P, K, y[:line], x)
         else:
             G = space[: wide * wide].reshape(wide, wide)
-            _many_events(start, start + n, indices, roots, F, shift, ridge[row], ones, P, G, b, x)
+            many_events(start, start + n, indices, roots, F, shift, ridge[row], ones, P, G, b, x)
         out[row] = x[:size]
 
 

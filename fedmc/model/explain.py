@@ -4,7 +4,7 @@ A prediction is mean + scale (z'w + c), with z = (factors, bias) the posterior m
 and c the factors and the bias of the item. The user's posterior mean is a sum, with alpha the noise's precision:
 
     z     = prior + sum over its ratings m of   covariance alpha (m E[w_j] - E[w_j c_j] - E[w_j w_j'] prior)
-    prior = mean of all users + sum over the items it rated or saw of   line_j sqrt(n) / (n + 20), n of them + home'x
+    prior = mean of all users + sum over the items it rated or saw of   line_j / sqrt(n + 20), n of them + home'x
 
 So a rating counts by how far it is from what the prior expects. The item's posterior mean is a sum too: its features x
 add covariance precision weights'x, which ratings of the item shrink.
@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedmc.algorithms import gaussians
-from fedmc.algorithms.posterior import FEW_SEEN, Posterior
+from fedmc.algorithms.posterior import Posterior, seen_weight
 from fedmc.data.ids import as_ids, places
 from fedmc.data.ratings import Ratings
 from fedmc.errors import require
@@ -133,8 +133,7 @@ def _user_parts(case: Case) -> list[_Part]:
     """All parts of the user's posterior mean besides the mean of all users."""
     known, parts = case.posterior, []
     if known.directions is not None and len(case.seen):
-        number = len(case.seen)
-        lines = known.seen_lines[case.seen] * np.sqrt(number) / (number + FEW_SEEN)
+        lines = known.seen_lines[case.seen] * seen_weight(np.array(len(case.seen)))
         parts += [_Part("seen", *one) for one in zip(case.items[case.seen].tolist(), lines, strict=True)]
     parts += _feature_parts("user feature", case.user_features, known.home, case.names.user)
     prior = known.hyper.users.mean + _total(parts, len(case.mean))

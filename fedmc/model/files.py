@@ -25,6 +25,9 @@ POSTERIOR = (
 DAYS = ("day_users", "day_numbers", "day_biases")  # of models with biases by user and day
 SIDE = ("directions", "user_weights", "item_weights", "home_weights")  # of models with implicit terms or features
 
+NEWCOMERS = "newcomers"  # their line of the calibration; models of fedmc 0.3 and before have none
+FEW = ("few_mean", "few_precision", "few_weights")  # of models with a prior of users with few ratings
+
 # The errors of numpy and zipfile on files that are truncated, overwritten or of another kind.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -75,6 +78,10 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Array]:
     if posterior.days is not None:
         found |= dict(zip(DAYS, posterior.days, strict=True))
     side = dict(zip(SIDE, (posterior.directions, users.weights, posterior.item_weights, posterior.home), strict=True))
+    if posterior.newcomers is not None:
+        found[NEWCOMERS] = posterior.newcomers
+    if posterior.few is not None:
+        found |= dict(zip(FEW, posterior.few[: len(FEW)], strict=True))
     return found | {name: array for name, array in side.items() if array is not None and array.size}
 
 
@@ -84,12 +91,12 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
         return None
     q = rank + 1
     rows = {"item_covariances": len(content["items"]), "user_covariances": len(content["users"])}
-    shapes = {"noise": (1,), "calibration": (2, GRID + 1)}
+    shapes: dict[str, tuple[int, ...]] = {"noise": (1,), "calibration": (2, GRID + 1), NEWCOMERS: (GRID + 1,)}
     shapes |= {f"{side}_mean": (q,) for side in ("user", "item")}
     shapes |= {f"{side}_precision": (q, q) for side in ("user", "item")}
     shapes |= {name: (count, q * (q + 1) // 2) for name, count in rows.items()}
     shapes |= _side_shapes(content, q)
-    for name in (*POSTERIOR, *(name for name in SIDE if name in content)):
+    for name in (*POSTERIOR, *(name for name in (*SIDE, *FEW, NEWCOMERS) if name in content)):
         array = content[name]
         real = array.dtype in (np.float32, np.float64)  # in this machine's byte order
         sound = array.shape == shapes[name] and real and bool(np.isfinite(array).all())
@@ -103,7 +110,15 @@ def posterior_from(content: dict[str, Array], rank: int) -> Posterior | None:
     spread = content["item_covariances"], content["user_covariances"]
     side = content.get("directions"), content.get("item_weights")
     own = _days(content), content.get("home_weights")
-    return Posterior(hyper, means, *spread, *side, *own, content["calibration"])
+    return Posterior(hyper, means, *spread, *side, *own, _few(content), content["calibration"], content.get(NEWCOMERS))
+
+
+def _few(content: dict[str, Array]) -> Prior | None:
+    """The prior of users with few ratings; None if it is that of all users."""
+    if FEW[0] not in content:
+        return None
+    mean, precision, weights = (content[name] for name in FEW)
+    return Prior(mean, precision, weights, np.ones(len(weights)))
 
 
 def _days(content: dict[str, Array]) -> KnownDays | None:
@@ -124,22 +139,29 @@ def _side_shapes(content: dict[str, Array], q: int) -> dict[str, tuple[int, ...]
     """The shapes of directions and weights, whose numbers of rows are free."""
     both = ("directions" in content) == ("user_weights" in content)
     require(both, "it has directions without user_weights, or the other way round", DataError)
+    few = [name in content for name in (*FEW, "directions")]
+    require(all(few) or not any(few[:-1]), f"it has only a part of {', '.join(FEW)} and directions", DataError)
     rows = {name: len(content[name]) if name in content and content[name].ndim else 0 for name in SIDE[1:]}
     shapes: dict[str, tuple[int, ...]] = {name: (count, q) for name, count in rows.items()}
+    shapes |= {"few_mean": (q,), "few_precision": (q, q), "few_weights": shapes["user_weights"]}
     return shapes | {"directions": (len(content["items"]), rows["user_weights"])}
 
 
 def _check_posterior(content: dict[str, Array]) -> None:
     """Require noise, precisions, variances and factors of intervals that can be such."""
     require(0 < float(content["noise"][0]) <= MAX_NUMBER, "its noise is not above 0", DataError)
-    for side in ("user", "item"):
+    for side in ("user", "item", "few") if FEW[0] in content else ("user", "item"):
         precision = content[f"{side}_precision"]
         definite = bool(np.linalg.eigvalsh(precision)[0] > 0) and np.allclose(precision, precision.T)
         require(definite, f"{side}_precision is no precision matrix", DataError)
-        diagonal = np.cumsum(np.arange(1, len(precision) + 1)) - 1
+    for side in ("user", "item"):
+        diagonal = np.cumsum(np.arange(1, len(content["user_mean"]) + 1)) - 1
         spread = content[f"{side}_covariances"][:, diagonal]
         require(bool((spread >= 0).all()), f"{side}_covariances has negative variances", DataError)
     references, quantiles = content["calibration"][:, 0], content["calibration"][:, 1:]
+    if NEWCOMERS in content:
+        references = np.array([max(references[0], content[NEWCOMERS][0]), references[1]])
+        quantiles = np.vstack([quantiles, content[NEWCOMERS][1:]])
     rising = bool((np.diff(quantiles, axis=1) >= 0).all() and (quantiles >= 0).all() and references[1] > references[0])
     require(rising, "its calibration is not one of rising quantiles", DataError)
 

@@ -28,7 +28,7 @@ def find_ids(known: Array, wanted: Any, role: str, unknown: Unknown = "refuse") 
         places[missing] = -1
     elif len(missing):
         cure = (
-            "fold in their ratings to predict for new users"
+            "fold in their ratings to predict for new users (Model.fold_in)"
             if role == "user"
             else "the model knows only items it was trained on"
         )

@@ -12,11 +12,10 @@ from scipy import sparse, special
 
 from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.messages import Broadcast, Shared
-from fedmc.algorithms.posterior import Posterior, fit_users, free_part, prior_row
+from fedmc.algorithms.posterior import Posterior, fit_at_home, free_part, prior_row
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
-from fedmc.kernels import moments
 from fedmc.model import event_effects, explain, files, recommending
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, onto_catalogue
@@ -150,10 +149,14 @@ class Model:
 
         A model has no training ratings: it tells the effect of each if `ratings` has them, or if it comes from
         `fold_in`. `also_seen` are items of events without a rating. Features are rows as standardised for training.
+        A model of events has no confidences: `ratings` are those of training, else each counts 1 and `rest` differs.
         """
         (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
         if self.settings.make_algorithm().of_events:
-            of_user = self.seen[[row]], column, self.items, float(self._rows([row])[0] @ self.V[column])
+            events = sparse.csr_array(self.seen[[row]])
+            if ratings is not None:
+                events.data = explain.ratings_of(ratings, user, self.items[events.indices])
+            of_user = events, column, self.items, float(self._rows([row])[0] @ self.V[column])
             return event_effects.effects(self.settings.make_algorithm(), self._broadcast(), *of_user)
         known = self.bayesian("an explanation")
         some = slice(*self.seen.indptr[row : row + 2])
@@ -166,7 +169,7 @@ class Model:
         seen = rated if also_seen is None else np.union1d(rated, find_ids(self.items, also_seen, "item"))
         mean = free_part(self.U[row : row + 1].astype(np.float64))[0]
         about = row, column, mean, rated, scaled, seen, user_features, item_features, names or Names()
-        found = explain.effects(Case(known, self.items, *about))
+        found = explain.effects(Case(known.for_seen(len(seen)), self.items, *about))
         of_ratings = [one._replace(effect=one.effect * self.scaling.scale) for one in found]
         return explain.ordered([Effect("mean", None, self.scaling.mean), *of_ratings])
 
@@ -185,11 +188,9 @@ class Model:
         matrix = onto_catalogue(self.items, ratings, self.V.dtype)
         if self.posterior is not None:
             problem = Problem(matrix, self.settings.make_loss(), self.scaling)
-            known = self.posterior
-            lines = moments.moment_lines(known.item_means, known.item_covariances)
-            fit = fit_users(problem, known, lines, known.prior_means(matrix, features), self.V.dtype)
-            posterior = known.of_users(fit.covariances, known.calibration)
-            return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=posterior)
+            fit = fit_at_home(problem, self.posterior, matrix, self.V.dtype, features)
+            known = self.posterior.of_newcomers(fit.covariances)
+            return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=known)
         U = self.settings.make_algorithm().new_users(matrix, self._broadcast())
         return replace(self, users=ratings.users, U=U, seen=matrix)
 
@@ -250,7 +251,7 @@ class Model:
         known = self.bayesian("unknown='prior'")
         assert known.user_covariances is not None
         (user, user_spread), (item, item_spread) = (
-            prior_row(prior, self.V.dtype) for prior in (known.hyper.users, known.hyper.items)
+            prior_row(prior, self.V.dtype) for prior in (known.for_seen(0).hyper.users, known.hyper.items)
         )
         wider = replace(
             known,

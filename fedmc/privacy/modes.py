@@ -79,8 +79,8 @@ class Plain(Mode):
 
     def claim(self) -> str:
         return (
-            "privacy plain: ratings and user factors stay with each client, but the server sees each client's "
-            "messages and can tell from them which items were rated. Nothing is claimed"
+            "privacy plain: ratings or events, and user factors, stay with each client, but the server sees each "
+            "client's messages and can tell from them which items its users rated or had. Nothing is claimed"
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
@@ -111,8 +111,8 @@ class SecAgg(Mode):
             f"privacy secagg: the server sees sums over cohorts of at least {self.min_cohort} clients, more than two "
             "thirds of whom must take part to the end, and no client's own message, unless a third of a cohort work "
             "together with the server. Not hidden: what the sums and the model say about all clients together; of a "
-            "client that misses a round, the items that nobody else in its group rated; and what a server finds out "
-            "that sends item factors of its own choice. Only differential privacy bounds these"
+            "client that misses a round, the items that nobody else in its group rated or had; and what a server finds "
+            "out that sends item factors of its own choice. Only differential privacy bounds these"
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:

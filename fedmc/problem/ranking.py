@@ -59,10 +59,11 @@ def sums_of(
     """Sums over users of every metric at every cutoff ("ndcg_20"), "users", and by item "recommended_20".
 
     `top` has the recommended items of a user in each row, best first, with -1 in places that are missing. It needs as
-    many columns as the largest cutoff.
+    many columns as the largest cutoff, or as there are items.
     """
     items = len(popularity.counts)
     _check(top, held_out, items, cutoffs)
+    top = np.pad(top, ((0, 0), (0, max(max(cutoffs) - top.shape[1], 0))), constant_values=NONE)
     hits, relevant = _hits(top, held_out, items)
     counted = relevant > 0
     top, hits, relevant = top[counted], hits[counted], relevant[counted]
@@ -88,10 +89,17 @@ def means_of(sums: Mapping[str, Array]) -> dict[int, Ranking]:
     return found
 
 
+def beside(found: Mapping[str, object], part: str, name: str) -> str:
+    """A metric such as `ndcg_20` of a part in words, beside that of popularity, if it is known."""
+    popular = found.get(f"{part}_popular_{name}")
+    return f"{found[f'{part}_{name}']:.4f}" + ("" if popular is None else f" (popularity {popular:.4f})")
+
+
 def _check(top: Array, held_out: Pattern, items: int, cutoffs: tuple[int, ...]) -> None:
     indptr, indices = held_out
     require(len(cutoffs) > 0 and min(cutoffs) >= 1, f"cutoffs must be whole numbers from 1 on, got {cutoffs}")
-    require(top.ndim == 2 and top.shape[1] >= max(cutoffs), f"rankings need {max(cutoffs)} places, got {top.shape[-1]}")
+    places = min(max(cutoffs), items)
+    require(top.ndim == 2 and top.shape[1] >= places, f"rankings need {places} places, got {top.shape[-1]}")
     require(len(indptr) == len(top) + 1, f"{len(top)} rankings need as many rows of held-out items")
     for name, numbers, low in (("recommended", top, NONE), ("held-out", indices, 0)):
         known = not numbers.size or low <= int(numbers.min()) <= int(numbers.max()) < items

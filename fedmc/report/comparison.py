@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmc.evaluation.methods import CENTRAL
+from fedmc.evaluation.methods import ALONE
 from fedmc.evaluation.runner import Outcome, load
 from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
+from fedmc.problem.ranking import CUTOFFS
 from fedmc.report import html
 from fedmc.report.figures import draw, panels, save
 
 HEADINGS = {
-    "method": "method", "test_rmse": "test RMSE", "spread": "± over seeds", "gap": "% above pooled",
-    "objective": "objective",
+    "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "± over seeds",
+    "gap": "% to pooled", "objective": "objective",
     "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds_to_1pc": "s to 1 %",
     "megabytes": "MB in all", "seconds": "s in all", "diverged": "diverged",
 }  # fmt: skip
+LABELS = {"ndcg": "NDCG", "recall": "Recall", "hit_rate": "HR", "map": "MAP", "mrr": "MRR"}
+RANKING = "All items that a user has not had in training are ranked; those held out are relevant. Means over users."
 
 
 CERTIFICATE = "It is computed for single runs only, not in comparisons: `fedmc train --diagnostics --report` adds it."
@@ -31,12 +34,14 @@ def write_report(folder: Path) -> Path:
     for figure in study.figures:
         save(draw(figure, outcomes), folder / "figures" / figure.name)
         figures.append(html.drawing(panels(figure, outcomes), figure.title))
-    shown = [name for name in HEADINGS if any(getattr(line, name) not in (None, 0) for line in lines)]
-    rows = [[getattr(line, name) for name in shown] for line in lines]
+    records = [line.record() for line in lines if line.refused is None]
+    shown = [name for name in HEADINGS if any(record.get(name) not in (None, 0) for record in records)]
+    rows = [[record.get(name) for name in shown] for record in records]
     body = [
         html.summary(describe(study, outcomes, lines)),
         html.section("Curves", *figures),
         html.section("Methods", html.table([HEADINGS[name] for name in shown], rows)),
+        *_ranking(lines),
         html.section(
             "What was run", html.pairs(_settings(study)), html.folded("Settings of each method", _cases(study))
         ),
@@ -48,26 +53,53 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def ranking_table(lines: Sequence[Line], cutoff: int) -> tuple[list[str], list[list[object]]]:
+    """Headings and rows of the ranking metrics at a cutoff, of the methods that have them."""
+    headings = ["method", *(f"{label}@{cutoff}" for label in LABELS.values())]
+    ranked = [line for line in lines if line.ranking]
+    return headings, [[line.label, *(line.ranking.get(f"test_{name}_{cutoff}") for name in LABELS)] for line in ranked]
+
+
+def _ranking(lines: Sequence[Line]) -> list[str]:
+    if not any(line.ranking for line in lines):
+        return []
+    found = (html.table(*ranking_table(lines, cutoff)) for cutoff in CUTOFFS)
+    return [html.section("Ranking", html.paragraph(RANKING), *found)]
+
+
 def describe(study: Study, outcomes: Sequence[Outcome], lines: Sequence[Line]) -> list[str]:
     """The results in sentences."""
     central = {case.label for case in study.cases if case.kind.central is not None}
-    federated = [line for line in lines if line.label not in central and line.diverged < line.seeds]
-    alone = next((line for line in lines if line.label == CENTRAL["alone"].label), None)
+    federated = [line for line in lines if line.label not in central | _failed(lines)]
     said = []
     runs = len(study.cases) * len(study.seeds)
     if len(outcomes) < runs:
         said.append(f"Not finished: {runs - len(outcomes)} of {runs} runs are missing.")
-    if federated:
-        said += _describe_best(min(federated, key=lambda line: line.test_rmse), alone)
+    measured = [(value, line) for line in federated if (value := goal_of(study, line)) is not None]
+    if measured:
+        said += _describe_best(study, *max(measured, key=lambda one: study.goal.sign * one[0]), lines)
     diverged = [f"{line.method} ({line.diverged} seeds)" for line in lines if line.diverged]
     if diverged:
         said.append(f"Diverged: {', '.join(diverged)}.")
-    return said or ["No federated method finished."]
+    said += [f"{line.method} was not run: {line.refused}." for line in lines if line.refused is not None]
+    if federated:
+        return said if measured else [*said, f"There is no {study.goal.name}: hold something out (--test)."]
+    return [*said, "No federated method finished."]
 
 
-def _describe_best(best: Line, alone: Line | None) -> list[str]:
-    """The best federated method, compared with pooled data and with clients that train alone."""
-    text = f"{best.method} has the lowest test RMSE of the federated methods: {best.test_rmse:.4f}"
+def goal_of(study: Study, line: Line) -> float | None:
+    """The measure that methods are compared by."""
+    return (line.ranking | {"test_rmse": line.test_rmse}).get(study.goal.measure)
+
+
+def _failed(lines: Sequence[Line]) -> set[str]:
+    return {line.label for line in lines if line.diverged == line.seeds or line.refused is not None}
+
+
+def _describe_best(study: Study, value: float, best: Line, lines: Sequence[Line]) -> list[str]:
+    """The best federated method, compared with pooled data, clients that train alone, and popularity."""
+    goal = study.goal
+    text = f"{best.method} has the {goal.superlative} {goal.name} of the federated methods: {value:.4f}"
     if best.gap is not None:
         side = "above" if best.gap >= 0 else "below"
         text += f", {abs(best.gap):.2f} % {side} the same model on pooled data"
@@ -77,9 +109,14 @@ def _describe_best(best: Line, alone: Line | None) -> list[str]:
             f"It stayed within 1 % of pooled data from round {best.rounds_to_1pc:.0f} on, "
             f"after {best.megabytes_to_1pc:,.1f} MB in both directions."
         )
+    alone = next((found for line in lines if line.label == ALONE and (found := goal_of(study, line))), None)
     if alone is not None:
-        gain = 100 * (1 - best.test_rmse / alone.test_rmse)
-        said.append(f"Clients that train alone have a test RMSE of {alone.test_rmse:.4f}; together, {gain:.1f} % less.")
+        change = 100 * (value / alone - 1)
+        how = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
+        said.append(f"Clients that train alone have a {goal.name} of {alone:.4f}; together, {how}.")
+    popular = best.ranking.get("test_popular_ndcg_20")
+    if popular is not None:
+        said.append(f"Its NDCG@20 is {best.ranking['test_ndcg_20']:.4f}, that of popularity {popular:.4f}.")
     return said
 
 
@@ -93,7 +130,8 @@ def _about(study: Study) -> str:
 
 def _settings(study: Study) -> dict[str, object]:
     names = ("source", "clients", "active", "rounds", "partition", "test", "seeds", "measure_every", "duplicates")
-    given = {name: getattr(study, name) for name in ("columns", "query") if getattr(study, name) is not None}
+    optional = ("columns", "query", "events", "confidence_scale")
+    given = {name: getattr(study, name) for name in optional if getattr(study, name) is not None}
     return {name: getattr(study, name) for name in names} | given | {"seeds": ", ".join(map(str, study.seeds))}
 
 

@@ -23,7 +23,8 @@ COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2
 FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
-    "objective": "objective F(U, V)", "test_rmse": "test RMSE", "nonzeros": "share of non-zeros in U and V",
+    "objective": "objective F(U, V)", "test_rmse": "test RMSE", "test_ndcg_20": "test NDCG@20",
+    "nonzeros": "share of non-zeros in U and V",
     "round": "communication round", "seconds": "seconds of updates", "megabytes": "MB travelled, both ways",
 }  # fmt: skip
 STYLE: dict[Any, Any] = {  # matplotlib types the keys as a Literal of all its settings

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from fedmc.errors import InputError
-from fedmc.evaluation import coverage
+from fedmc.evaluation import coverage, final
 from fedmc.evaluation.coverage import SHOWN, Calibration, percent
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.privacy import modes
+from fedmc.problem.ranking import CUTOFFS, beside
 from fedmc.report import audit, html
+from fedmc.report.comparison import LABELS, RANKING
 from fedmc.report.figures import draw, inline_svg, panels, plot, save
 from fedmc.training import ablation
 
@@ -74,10 +76,11 @@ def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Pat
     curves, caption = [*panels(figure, outcomes), *bound], f"{figure.title}. {JOINS}" if bound else figure.title
     said = [] if intervals is None else [f"{intervals.at(0.9).in_words()}."]
     body = [
-        html.summary([*describe(settings, history, others), *said]),
+        html.summary([*describe(settings, history, others, final.load(folder)), *said]),
         html.section("Curves", html.drawing(curves, caption)),
         *_comparison(history, others),
         *([] if intervals is None else [_intervals(intervals, folder)]),
+        *_ranking_table(history.last, final.load(folder)),
         *_worth(folder),
         html.section("Rounds", _table(history)),
         html.section("The theory's certificate", html.paragraph(certificate(history.last))),
@@ -172,13 +175,17 @@ def _table(history: History) -> str:
     return html.table(list(shown.values()), rows)
 
 
-def describe(settings: Mapping[str, object], history: History, others: Mapping[str, float]) -> list[str]:
-    """The results of the run, in sentences."""
+def describe(
+    settings: Mapping[str, object], history: History, others: Mapping[str, float], ranked: Mapping[str, float]
+) -> list[str]:
+    """The results of the run, in sentences; `ranked` are metrics that were computed at its end."""
     error, on = history.last.get("test_rmse"), "ratings it has not seen"
     if error is None and "train_rmse" in history.last:
         error, on = history.last["train_rmse"], "the ratings it was trained on"
     said = [] if error is None else [f"the model has an RMSE of {error:.4f} on {on}."]
-    said = [f"After {history.last['number']} rounds {one}" for one in said or [_ranking(history.last)]]
+    said = [f"After {history.last['number']} rounds {one}" for one in said or [_ranking({**history.last, **ranked})]]
+    if error is not None and ranked:
+        said.append(f"T{_ranking(ranked)[1:]}")
     for name, rmse in others.items():
         assert error is not None
         change = 100 * (error / rmse - 1)
@@ -189,7 +196,7 @@ def describe(settings: Mapping[str, object], history: History, others: Mapping[s
     sent = modes.parse(str(settings.get("privacy", "plain")), {}).server_saw()
     said.append(
         f"{settings.get('clients')} clients sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
-        f"{seconds:,.1f} seconds. {sent} Ratings and user factors never left a client."
+        f"{seconds:,.1f} seconds. {sent} Ratings, events and user factors never left a client."
     )
     return said
 
@@ -199,11 +206,24 @@ def _ranking(record: Mapping[str, object]) -> str:
     part = next((part for part in ("test", "validation") if f"{part}_ndcg_20" in record), None)
     if part is None:
         return "the model was not measured on held-out events: hold some out (--test) to see how it ranks."
-    names = ("ndcg_20", "recall_20")
-    ndcg, recall = (
-        f"{record[f'{part}_{name}']:.4f} (popularity {record[f'{part}_popular_{name}']:.4f})" for name in names
-    )
-    return f"the model ranks events it has not seen with an NDCG@20 of {ndcg} and a Recall@20 of {recall}."
+    ndcg, recall = (beside(record, part, name) for name in ("ndcg_20", "recall_20"))
+    return f"the model ranks what it has not seen with an NDCG@20 of {ndcg} and a Recall@20 of {recall}."
+
+
+def _ranking_table(record: Mapping[str, object], ranked: Mapping[str, float]) -> list[str]:
+    """All ranking metrics of the last round or of the end, beside those of popularity as far as they are known."""
+    found = {**record, **ranked}
+    parts = (part for part in ("test", "validation") if f"{part}_ndcg_20" in found)
+    part = next(parts, None)
+    if part is None:
+        return []
+    rows = [
+        (f"{label}@{K}", found.get(f"{part}_{name}_{K}"), found.get(f"{part}_popular_{name}_{K}"))
+        for K in CUTOFFS
+        for name, label in LABELS.items()
+    ]
+    table = html.table(("metric", "model", "popularity"), rows, sorts=False)
+    return [html.section("Ranking", html.paragraph(RANKING), table)]
 
 
 def certificate(record: Record) -> str:

@@ -1,31 +1,32 @@
-"""What a model takes from its training ratings at home, besides factors: their range, and the width of intervals."""
+"""What a model takes from its training ratings at home: their range, the width of intervals, users with few ratings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse, special
 
+from fedmc.algorithms import few
 from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.messages import Broadcast
-from fedmc.algorithms.posterior import GRID, Posterior, fit_users
+from fedmc.algorithms.posterior import FEW, GRID, Posterior, few_rows, fit_at_home
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
-from fedmc.data.partition import Shard, narrow, only
-from fedmc.kernels import moments
+from fedmc.data.matrices import narrow, only, random_entries, stacked
+from fedmc.data.partition import Shard
 from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
+from fedmc.training import newcomers
+from fedmc.training.newcomers import MAX_LEVERAGE, Errors
 from fedmc.types import Array
 
 MAX_RATINGS = 200_000  # that intervals are calibrated on, at most
 MAX_USERS, MIN_USERS = 2_000, 50  # who are cut down for it; with fewer it is left out
-MAX_KEPT = 9  # ratings of a user who is cut down
+MAX_KEPT = FEW - 1  # ratings of a user who is cut down
 NORMAL_WEIGHT = 100  # the normal distribution counts as this many ratings
 LEVERAGE_OF_BOTH = 0.2  # of the variance due to both (docs/explanation/bayes.md has the validation figures)
-MAX_LEVERAGE = 0.95  # of one rating on its own prediction
 MIN_GAP = 1e-6  # between the two references
 
 
@@ -37,31 +38,58 @@ def rating_range(shards: Sequence[Shard], settings: Settings) -> tuple[float, fl
     return (float(min(map(np.min, data))), float(max(map(np.max, data)))) if data else None
 
 
-def calibrated(
+def finished(
     shards: Sequence[Shard], states: Sequence[State | None], broadcast: Broadcast, U: Array
-) -> Posterior | None:
-    """The posterior of these clients' users, U stacked in their order, with calibrated intervals."""
-    known = broadcast.settings.make_algorithm().posterior(shards, states, broadcast)
+) -> tuple[Array, Posterior | None]:
+    """U, stacked in the order of these clients, and the posterior with calibrated intervals.
+
+    Users with few ratings get their own prior here (`few`), so their rows of U change.
+    """
+    algorithm = broadcast.settings.make_algorithm()
+    known = algorithm.posterior(shards, states, broadcast)
     if known is None:
-        return None
-    algorithm, pairs = broadcast.settings.make_algorithm(), zip(shards, states, strict=True)
-    tables = [algorithm.adjusted(shard, state, broadcast).by_user for shard, state in pairs]
-    matrix = tables[0] if len(tables) == 1 else narrow(sparse.vstack(tables, format="csr"))
-    problem = Problem(matrix, broadcast.settings.make_loss(), broadcast.scaling)
-    many = left_out(problem, broadcast.V, U, known)
+        return U, None
+    pairs = zip(shards, states, strict=True)
+    problem = Problem(
+        _stacked([algorithm.adjusted(shard, state, broadcast).by_user for shard, state in pairs]),
+        broadcast.settings.make_loss(),
+        broadcast.scaling,
+    )
     features = [shard.features for shard in shards if shard.features is not None]
-    stacked = np.concatenate(features) if len(features) == len(shards) else None
-    few = cut_down(problem, broadcast.V, known, stacked)
-    lines = [_line(errors, float(reference)) for errors, reference in (many, few if len(few[0]) else many)]
-    lines[1][0] = max(lines[1][0], lines[0][0] + MIN_GAP)
-    return replace(known, calibration=np.array(lines))
+    own = np.concatenate(features) if len(features) == len(shards) else None
+    seen = _stacked([shard.incidence for shard in shards])
+    known = replace(known, few=few.learned(problem, known, seen, own))
+    U, known = with_few(problem, U, known, seen, own)
+    return U, calibrated(problem, broadcast.V, U, known, own)
 
 
-class Errors(NamedTuple):
-    """Errors over their standard deviations, and the mean of noise times the variance due to the user."""
+def _stacked(tables: Sequence[sparse.csr_array]) -> sparse.csr_array:
+    columns = tables[0].shape[1]
+    return tables[0] if len(tables) == 1 else stacked(tables, np.zeros(len(tables), np.int32), columns)
 
-    standardised: Array
-    reference: float
+
+def with_few(
+    problem: Problem, U: Array, known: Posterior, seen: sparse.csr_array, features: Array | None
+) -> tuple[Array, Posterior]:
+    """U and the posterior, with the users who rated or saw few items fitted anew under their own prior."""
+    rows = few_rows(seen)
+    if known.few is None or not len(rows):
+        return U, known
+    assert known.user_covariances is not None
+    some, own = problem._replace(matrix=problem.matrix[rows]), None if features is None else features[rows]
+    fit = fit_at_home(some, known, seen[rows], U.dtype, own)
+    U, covariances = U.copy(), known.user_covariances.copy()
+    U[rows], covariances[rows] = with_ones(fit.means), fit.covariances
+    return U, replace(known, user_covariances=covariances)
+
+
+def calibrated(problem: Problem, V: Array, U: Array, known: Posterior, features: Array | None) -> Posterior:
+    """The posterior with calibrated intervals."""
+    many, cut = left_out(problem, V, U, known), cut_down(problem, V, known, features)
+    new = newcomers.left_out(problem, U, known, features)
+    lines = [_line(*(errors if len(errors.standardised) else many)) for errors in (many, cut, new)]
+    lines[1][0] = max(lines[1][0], lines[0][0] + MIN_GAP, lines[2][0] + MIN_GAP)
+    return replace(known, calibration=np.array(lines[:2]), newcomers=lines[2])
 
 
 def left_out(problem: Problem, V: Array, U: Array, known: Posterior) -> Errors:
@@ -90,13 +118,12 @@ def cut_down(problem: Problem, V: Array, known: Posterior, features: Array | Non
     some, kept, others = _cut(problem.matrix)
     if kept.shape[0] < MIN_USERS:
         return Errors(np.empty(0), 0.0)
-    lines = moments.moment_lines(known.item_means, known.item_covariances)
-    priors = known.prior_means(kept, None if features is None else features[some])
-    fit = fit_users(problem._replace(matrix=kept), known, lines, priors, V.dtype)
-    U, few = with_ones(fit.means), known.of_users(fit.covariances)
+    own = None if features is None else features[some]
+    fit = fit_at_home(problem._replace(matrix=kept), known, kept, V.dtype, own)
+    U, cut = with_ones(fit.means), known.of_users(fit.covariances)
     predicted, ratings = subproblem.scores(problem._replace(matrix=others), V, U)
     rows = np.repeat(np.arange(others.shape[0]), np.diff(others.indptr))
-    parts, noise = few.parts(rows, others.indices, U), known.hyper.noise
+    parts, noise = cut.parts(rows, others.indices, U), known.hyper.noise
     h = np.minimum(noise * (parts[:, 1] + LEVERAGE_OF_BOTH * parts[:, 2]), MAX_LEVERAGE)
     variance = 1 / noise + parts[:, 0] + parts[:, 1] / (1 - h) + parts[:, 2]
     return Errors((ratings - predicted) / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
@@ -107,11 +134,7 @@ def _cut(matrix: sparse.csr_array) -> tuple[Array, sparse.csr_array, sparse.csr_
     rows = np.flatnonzero(np.diff(matrix.indptr) >= 2 * MAX_KEPT)
     rows = rows[:: max(1, -(-len(rows) // MAX_USERS))]
     some = narrow(matrix[rows])
-    rng, number = np.random.default_rng(0), np.diff(some.indptr)
-    order = np.lexsort((rng.random(some.nnz), np.repeat(np.arange(len(number)), number)))
-    place = np.empty(some.nnz, np.int64)
-    place[order] = np.arange(some.nnz) - np.repeat(some.indptr[:-1], number)
-    keep = place < np.repeat(1 + np.arange(len(number)) % MAX_KEPT, number)
+    keep = random_entries(some, 1 + np.arange(len(rows)) % MAX_KEPT, seed=0)
     return rows, only(some, keep), only(some, ~keep)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.algorithms.measures import measures_of
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import ServerState
@@ -24,7 +25,7 @@ class Diagnostics(NamedTuple):
     train_rmse: float | None = None  # on the rating scale, at the global V
     test_rmse: float | None = None
     validation_rmse: float | None = None
-    ranking: dict[str, float] | None = None  # of events: metrics by part, name and cutoff, such as "test_ndcg_20"
+    ranking: dict[str, float] | None = None  # metrics by part, name and cutoff, such as "test_ndcg_20"
     nonzeros_users: float | None = None  # share of non-zero factors
     nonzeros_items: float | None = None
     lagrangian: float | None = None  # None with update="curvature", which has no duals
@@ -103,5 +104,4 @@ def diagnose(
 
 def from_sums(sums: Sums, broadcast: Broadcast) -> Diagnostics:
     """The diagnostics that every measurement contains."""
-    found = broadcast.settings.make_algorithm().measures.server(sums, broadcast)
-    return Diagnostics(**found)  # type: ignore[arg-type]
+    return Diagnostics(**measures_of(broadcast.settings).server(sums, broadcast))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model
-from fedmc.training.calibration import calibrated, rating_range
+from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
@@ -151,7 +151,7 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     users = federation.users[rows][order]
     settings = algorithm.model_settings(broadcast)
     about = broadcast.scaling, settings, broadcast.clients, rating_range(engine.shards, settings)
-    posterior = calibrated(engine.shards, engine.states, broadcast, U)
+    U, posterior = finished(engine.shards, engine.states, broadcast, U)
     if posterior is not None:
         assert posterior.user_covariances is not None
         posterior = posterior.of_users(posterior.user_covariances[order], posterior.calibration)

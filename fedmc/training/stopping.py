@@ -54,8 +54,10 @@ def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
 def _validation_loss(round: Round) -> float | None:
     """What patience waits for to fall: the validation RMSE or, of events, minus the validation NDCG@10."""
     found = round.diagnostics
+    if found.validation_rmse is not None:
+        return found.validation_rmse
     ndcg = (found.ranking or {}).get("validation_ndcg_10")
-    return found.validation_rmse if ndcg is None else -ndcg
+    return None if ndcg is None else -ndcg
 
 
 def _settled(round: Round, tolerance: float) -> bool:

@@ -32,7 +32,7 @@ from fedmc.federation.wire import Request
 from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
-from fedmc.training.calibration import calibrated, rating_range
+from fedmc.training.calibration import finished, rating_range
 from fedmc.types import Array
 
 
@@ -178,8 +178,8 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         seen: sparse.csr_array = shard.pattern()
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
-        model = Model(items, broadcast.V, users, U, seen, *about, calibrated([shard], [state], broadcast, U))
-        models.keep(config, request.run, model)
+        U, posterior = finished([shard], [state], broadcast, U)
+        models.keep(config, request.run, Model(items, broadcast.V, users, U, seen, *about, posterior))
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,

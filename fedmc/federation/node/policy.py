@@ -39,6 +39,7 @@ class Bounded(NamedTuple):
 def check_policy(policy: Policy, journal: Journal, request: Request, now: float) -> None:
     """Refuse a request that is outside of the policy, and a new run that may not begin (yet)."""
     _check_names(policy, request)
+    _check_measures(policy, request)
     for number in _numbers(request):
         _check_number(policy, number)
     _admit(policy, journal, request, now)
@@ -61,6 +62,12 @@ def _check_names(policy: Policy, request: Request) -> None:
             if name not in accepted:
                 reason = f"{name!r} is not one of the {entry} that this organisation accepts, {', '.join(accepted)}"
                 raise _outside(reason, f"add it to {entry}")
+
+
+def _check_measures(policy: Policy, request: Request) -> None:
+    if request.broadcast.settings.ranking and not policy.ranking:
+        reason = "the run measures how held-out ratings are ranked, which this organisation does not accept"
+        raise _outside(reason, "set ranking = true")
 
 
 def _numbers(request: Request) -> Iterator[Bounded]:
@@ -170,9 +177,10 @@ def describe(request: Request) -> str:
     """A run's settings in words, for the person who decides about it."""
     settings = request.broadcast.settings
     mode = ", ".join(f"{name} {value}" for name, value in settings.privacy.words().items())
+    measured = ", ranking metrics" if settings.ranking else ""
     users, items = (str(one).replace(" ", "") for one in (settings.penalty_users, settings.penalty_items))
     return one_line(
-        f"{settings.make_algorithm()}, rank {settings.rank}, {request.broadcast.clients} organisations, {mode}, "
-        f"loss {settings.make_loss()}, penalty of users {users}, of items {items}, beta {settings.beta}, "
+        f"{settings.make_algorithm()}, rank {settings.rank}, {request.broadcast.clients} organisations, {mode}"
+        f"{measured}, loss {settings.make_loss()}, penalty of users {users}, of items {items}, beta {settings.beta}, "
         f"{settings.inner_steps} inner steps"
     )

@@ -48,6 +48,7 @@ class Policy:
     max_penalty_users: float = _entry(1e6, "")
     min_penalty_items: float = _entry(0.0, "weight of the items' penalty")
     max_penalty_items: float = _entry(1e6, "")
+    ranking: bool = _entry(True, "false: no run that measures how held-out ratings are ranked")
     runs_per_day: int = _entry(20, "new runs in a day (UTC); 0: none")
     approve: bool = _entry(False, "true: a new run waits for `fedmc node approve RUN FOLDER`")
 
@@ -61,6 +62,7 @@ class Policy:
             f"rank up to {self.max_rank:,}, up to {self.max_rounds:,} rounds a run, "
             f"up to {self.max_inner_steps:,} inner steps a round, beta {beta}",
             f"weight of the users' penalty {users}, of the items' penalty {items}",
+            f"runs that measure how held-out ratings are ranked: {'yes' if self.ranking else 'no'}",
             f"at most {self.runs_per_day:,} new runs a day (UTC); new runs {new}",
         ]
 

@@ -1,0 +1,72 @@
+"""Methods of events that are not federated, as a comparison runs them: each returns its ranking metrics."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+from scipy import sparse
+
+from fedmc.algorithms.ials import IALS
+from fedmc.algorithms.settings import Settings
+from fedmc.data.matrices import narrow
+from fedmc.evaluation.harness import DEPTH, Measured, Parts, ranking_of
+from fedmc.evaluation.pooled_events import (
+    TOLERANCES,
+    Factors,
+    defaults_for,
+    first_items,
+    fitted,
+    model_top,
+    nearest_top,
+    popular_top,
+    quick_sweeps,
+    sweeps_of,
+    top_of_clients,
+)
+
+SWEEPS, TOLERANCE = 30, 1e-3  # of iALS in one place: until V changes less than this
+
+
+def popularity(parts: Parts, settings: Settings) -> Measured:
+    """The items that most users have."""
+    return ranking_of(popular_top(parts.train.matrix, _depth(parts)), parts)
+
+
+def nearest(parts: Parts, settings: Settings) -> Measured:
+    """Item-kNN: the items that are most similar to those of the user."""
+    return ranking_of(nearest_top(parts.train.matrix, _depth(parts)), parts)
+
+
+def pooled(parts: Parts, settings: Settings) -> Measured:
+    """iALS with the same rank, weights and start on all events in one place, to convergence."""
+    events = parts.train.matrix
+    return ranking_of(model_top(_converged(events, settings), events, _depth(parts)), parts)
+
+
+def alone(parts: Parts, settings: Settings) -> Measured:
+    """iALS of each client on the events of its own users, with weights that suit their number."""
+    events, k = parts.train.matrix, _depth(parts)
+    return ranking_of(top_of_clients(events, parts.owner, k, lambda mine: _converged(mine, settings)), parts)
+
+
+def weights_for(events: sparse.csr_array) -> IALS:
+    """iALS with the weights that a federation would choose for these events."""
+    users, items = events.shape
+    return defaults_for(users, items, max(events.nnz, 1))
+
+
+def _converged(events: sparse.csr_array, settings: Settings) -> Factors:
+    """The factors at the end of iALS, after quick sweeps at the start."""
+    algorithm, events = weights_for(events), narrow(events)
+    start = first_items(events.shape[1], settings.rank, settings.seed, settings.dtype)
+    _, V = next(islice(quick_sweeps(algorithm, events, start), len(TOLERANCES) - 1, None))
+    for sweep, (_, after) in enumerate(sweeps_of(algorithm, events, V), 1):
+        change, V = np.linalg.norm(after - V), after
+        if sweep >= SWEEPS or change <= TOLERANCE * np.linalg.norm(V):
+            break
+    return fitted(algorithm, events, V), V
+
+
+def _depth(parts: Parts) -> int:
+    return min(DEPTH, len(parts.train.items))
