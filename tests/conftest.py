@@ -13,7 +13,9 @@ from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
-REAL = ("flower", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands")
+REAL = (
+    "flower", "flower_events", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands",
+)  # fmt: skip
 REAL_PROCESSES = tuple(f"tests.test_{name}" for name in REAL)
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.
 MORE_EXAMPLES = float(os.environ.get("FEDMC_EXAMPLES", "1"))
@@ -72,10 +74,11 @@ def all_up(loopback):
     return loopback
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """For xdist (--dist loadgroup): a module stays together, and modules of real processes never run side by side.
 
-    Those take longest and begin first.
+    Those take longest and begin first. This hook comes first because xdist's own reads the groups.
     """
     for item in items:
         module = item.module.__name__

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import os
+import random
 import shlex
 import signal
 import socket
@@ -28,6 +29,8 @@ from fedmc.federation.setup.layout import ServerConfig
 NAME = "fedmc"  # of the connection in Flower's config.toml
 BUNDLE = Path(__file__).parent / "bundle"
 LOOPBACK = "127.0.0.1"
+LISTENING = range(20_000, 32_000)  # outgoing connections begin at 32,768 on Linux, 49,152 on macOS
+TRIES = 100
 
 
 class LinkError(FedmcError):
@@ -192,9 +195,14 @@ def answers(host: str, port: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, outside the range from which systems take ports of outgoing connections."""
+    for port in random.SystemRandom().sample(LISTENING, TRIES):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    raise InputError(
+        f"none of {TRIES} ports between {LISTENING.start} and {LISTENING.stop - 1} is free on {LOOPBACK}: name one"
+    )
 
 
 def _home(config: ServerConfig) -> Path:
