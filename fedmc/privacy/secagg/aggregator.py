@@ -1,122 +1,128 @@
-"""The server's part in one round of secure aggregation (`session` describes the protocol)."""
+"""The server's part in a session of secure aggregation (`session` describes the protocol)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedmc.errors import DataError
-from fedmc.privacy.secagg import crypto
-from fedmc.privacy.secagg.derived import commitment_to, confirmed, pair, self_key
-from fedmc.privacy.secagg.session import AbortedError, Advert, Revealed, Session
+from fedmc.privacy.secagg import crypto, misdealing
+from fedmc.privacy.secagg.serial import digest
+from fedmc.privacy.secagg.session import (
+    EXTRA,
+    AbortedError,
+    Certificate,
+    Head,
+    Masked,
+    Opened,
+    Pinned,
+    Proof,
+    Session,
+    boxes_hash,
+    open_content,
+    self_key,
+)  # fmt: skip
 from fedmc.types import Array
 
-T = TypeVar("T")
+
+class MisdealtError(AbortedError):
+    """Members dealt shares that do not open their masks; the proofs name them."""
+
+    def __init__(self, proofs: tuple[Proof, ...]) -> None:
+        self.proofs = proofs
+        super().__init__(f"members {', '.join(str(proof.head.member) for proof in proofs)} dealt wrong shares")
+
+
+class Unmasked(NamedTuple):
+    """The sum of all members' inputs, and its certificate."""
+
+    words: Array
+    failed: bool  # somebody could not compute its input, and sent zeros
+    certificate: Certificate
 
 
 class Aggregator:
-    """The server's part in one round. It trusts the transport on who sent a message, and checks everything else."""
+    """Collects the messages of one session. It trusts the transport on who sent a message, and checks all else."""
 
-    def __init__(self, session: Session, pinned: Mapping[int, Ed25519PublicKey]) -> None:
+    def __init__(self, session: Session, pinned: Pinned) -> None:
         self.session, self.pinned = session, pinned
-        self.adverts: dict[int, Advert] = {}
-        self.sealed: dict[int, dict[int, bytes]] = {}
-        self.hidden: dict[int, Array] = {}
+        self.masked: dict[int, Masked] = {}
+        self.opened: dict[int, Opened] = {}
 
-    def take_adverts(self, adverts: Mapping[int, Advert]) -> list[Advert]:
-        """Accept the adverts; returns the list that every member gets."""
-        for member, advert in adverts.items():
-            self.check_advert(member, advert)
-        self.adverts = dict(sorted(self._enough(adverts, "advertised").items()))
-        return list(self.adverts.values())
+    def take_masked(self, member: int, masked: Masked) -> None:
+        """Accept a reply of exchange 1; DataError if it does not fit."""
+        session, head = self.session, masked.head
+        if head.member != member or head.next.member != member or member not in session.members:
+            raise DataError(f"a reply of {head.member} came from {member}")
+        crypto.check(self.pinned[member], head.signature, head.content(session.hash))
+        head.next.check(session.run, self.pinned)
+        if head.next.seq <= session.keys[member].seq:
+            raise DataError(f"the next keys of {member} are not new")
+        head.next.check_usable()
+        if set(masked.boxes) != set(session.members) - {member} or boxes_hash(masked.boxes) != head.boxes:
+            raise DataError(f"the boxes of {member} are not those that it signed, one for each other member")
+        words = masked.words
+        if words.shape != (session.length + EXTRA,) or words.dtype != np.uint64 or digest(words) != head.masked:
+            raise DataError(f"the masked input of {member} is not the one that it signed, or of another shape")
+        self.masked[member] = masked
 
-    def check_advert(self, member: int, advert: Advert) -> None:
-        if advert.member != member or member not in self.session.cohort:
-            raise DataError(f"an advert of {advert.member} came from {member}")
-        crypto.check(self.pinned[member], advert.signature, advert.content(self.session))
-        if advert.seal_key == advert.mask_key:
-            raise DataError(f"member {member} advertises one key for two uses")
-        for key in (advert.seal_key, advert.mask_key):
-            crypto.agree(crypto.new_pair()[0], key, b"")  # an invalid key would make all peers fail
+    def heads(self) -> list[Head]:
+        """What every member gets in exchange 2."""
+        missing = set(self.session.members) - set(self.masked)
+        if missing:
+            raise AbortedError(f"members {sorted(missing)} did not reply")
+        return [self.masked[member].head for member in self.session.members]
 
-    def take_sealed(self, sealed: Mapping[int, dict[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """Accept the sealed shares; returns them by receiver and sender."""
-        for member, shares in sealed.items():
-            self.check_sealed(member, shares)
-        self.sealed = dict(self._enough(sealed, "shared"))
-        return {
-            receiver: {sender: shares[receiver] for sender, shares in self.sealed.items() if sender != receiver}
-            for receiver in self.sealed
-        }
+    def take_opened(self, member: int, opened: Opened) -> None:
+        """Accept an answer of exchange 2; DataError if it does not fit."""
+        session = self.session
+        if opened.member != member or member not in session.members:
+            raise DataError(f"an answer of {opened.member} came from {member}")
+        crypto.check(self.pinned[member], opened.signature, open_content(session.hash))
+        if crypto.public_of(opened.seal) != session.keys[member].seal:
+            raise DataError(f"the seal key of {member} is not the one of this session")
+        self.opened[member] = opened
 
-    def check_sealed(self, member: int, shares: Mapping[int, bytes]) -> None:
-        if member not in self.adverts or set(shares) != set(self.adverts) - {member}:
-            raise DataError(f"member {member} did not share with everybody who advertised")
+    def unmask(self) -> Unmasked:
+        """The sum of all inputs; MisdealtError names members whose masks cannot be opened."""
+        session = self.session
+        self.heads()
+        if len(self.opened) < session.needed:
+            raise AbortedError(f"{len(self.opened)} of {len(session.members)} members opened, {session.needed} must")
+        secrets = self._secrets()
+        total = np.zeros(session.length + EXTRA, np.uint64)
+        for masked in self.masked.values():
+            total += masked.words
+        total = crypto.add_masks(total, [(self_key(secret, session.hash), -1) for secret in secrets.values()])
+        ones, failure = (int(word) for word in total[-EXTRA:])
+        if ones != len(session.members):
+            raise DataError(f"the sum counts {ones} members instead of {len(session.members)}: somebody masked wrongly")
+        return Unmasked(total[:-EXTRA], failure != 0, self.certificate())
 
-    def take_hidden(self, hidden: Mapping[int, Array]) -> tuple[int, ...]:
-        """Accept the masked inputs; returns the survivors."""
-        for member, words in hidden.items():
-            self.check_hidden(member, words)
-        self.hidden = dict(self._enough(hidden, "sent a masked input"))
-        return tuple(sorted(self.hidden))
+    def certificate(self) -> Certificate:
+        session = self.session
+        signatures = tuple((member, one.signature) for member, one in sorted(self.opened.items()))
+        return Certificate(
+            session.run, session.number, session.members, session.losses, session.kept, session.rest, signatures
+        )
 
-    def check_hidden(self, member: int, words: Array) -> None:
-        if member not in self.sealed:
-            raise DataError(f"a masked input of {member}, who did not share")
-        if words.shape != (self.session.length,) or words.dtype != self.session.dtype:
-            raise DataError(f"the masked input of {member} has shape {words.shape} and type {words.dtype}")
+    def _secrets(self) -> dict[int, bytes]:
+        session, seals = self.session, {member: one.seal for member, one in self.opened.items()}
+        found, proofs = dict[int, bytes](), []
+        for member, masked in self.masked.items():
+            secret = misdealing.secret_of(session, masked.head, masked.boxes, seals)
+            if secret is None:
+                boxes = tuple(sorted(masked.boxes.items()))
+                proofs.append(Proof(masked.head, boxes, tuple(sorted(_enough(seals, member, session)))))
+            else:
+                found[member] = secret
+        if proofs:
+            raise MisdealtError(tuple(proofs))
+        return found
 
-    def take_signatures(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
-        for member, signature in signatures.items():
-            self.check_signature(member, signature)
-        return dict(self._enough(signatures, "confirmed"))
 
-    def check_signature(self, member: int, signature: bytes) -> None:
-        if member not in self.hidden:
-            raise DataError(f"a confirmation of {member}, who sent no masked input")
-        crypto.check(self.pinned[member], signature, confirmed(self.session, tuple(sorted(self.hidden))))
-
-    def check_revealed(self, member: int, revealed: Revealed) -> None:
-        survivors = set(self.hidden)
-        lost = set(self.sealed) - survivors
-        if member not in survivors or revealed.of_survivors.keys() != survivors or revealed.of_lost.keys() != lost:
-            raise DataError(f"member {member} did not reveal what it should, and no more")
-
-    def unmask(self, revealed: Mapping[int, Revealed]) -> Array:
-        """The sum of the survivors' inputs."""
-        self._enough(revealed, "revealed")
-        session, survivors = self.session, sorted(self.hidden)
-        lost = sorted(set(self.sealed) - set(survivors))
-        total = np.zeros(session.length, session.dtype)
-        for member in survivors:
-            total += self.hidden[member]
-        secrets_of = {member: self._secret(revealed, member, True) for member in survivors}
-        for member, b in secrets_of.items():
-            if commitment_to(b) != self.adverts[member].commitment:
-                raise DataError(f"the shares of {member}'s secret do not give its secret")
-        masks = [(self_key(b, session), -1) for b in secrets_of.values()]
-        for member in lost:
-            private = self._secret(revealed, member, False)
-            if crypto.public_of(private) != self.adverts[member].mask_key:
-                raise DataError(f"the shares of {member}'s key do not give its key")
-            # The lost member's pairwise masks cancel those that the survivors added.
-            masks += [pair(private, member, peer, self.adverts[peer].mask_key, session) for peer in survivors]
-        return crypto.add_masks(total, masks)
-
-    def _secret(self, revealed: Mapping[int, Revealed], member: int, survived: bool) -> bytes:
-        shares = {}
-        for holder, one in revealed.items():
-            found = (one.of_survivors if survived else one.of_lost).get(member)
-            if found is None or one.member != holder:
-                raise DataError(f"member {holder} did not reveal its share of {member}")
-            shares[holder] = found
-        return crypto.combine(dict(list(shares.items())[: self.session.threshold]))
-
-    def _enough(self, messages: Mapping[int, T], what: str) -> Mapping[int, T]:
-        if len(messages) < self.session.threshold:
-            cohort = len(self.session.cohort)
-            raise AbortedError(f"{len(messages)} of {cohort} members {what}, {self.session.threshold} must")
-        return messages
+def _enough(seals: Mapping[int, bytes], dealer: int, session: Session) -> list[tuple[int, bytes]]:
+    """The seal keys that `secret_of` uses."""
+    return sorted((holder, seal) for holder, seal in seals.items() if holder != dealer)[: session.threshold]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedmc.errors import DataError
 from fedmc.types import Array
 
-PRIME = 2**521 - 1  # of the field in which secrets of 32 bytes are shared
-SHARE = 66  # bytes of an element of the field
-SECRET = 32
+PRIME = 2**255 - 19  # of the field in which secrets are shared
+SHARE = SECRET = 32  # bytes of an element of the field
 PIECE = 1 << 15  # integers
 
 
@@ -81,7 +81,7 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(bytes(12), sealed, about)
     except InvalidTag:
-        raise DataError("a sealed share was changed, or is not for this member or round") from None
+        raise DataError("a sealed share was changed, or is not for this member or session") from None
 
 
 def sign(identity: Ed25519PrivateKey, content: bytes) -> bytes:
@@ -95,7 +95,17 @@ def check(identity: Ed25519PublicKey, signature: bytes, content: bytes) -> None:
         raise DataError("a signature does not fit") from None
 
 
-def share(secret: bytes, holders: list[int], threshold: int) -> dict[int, bytes]:
+def new_secret() -> bytes:
+    """A random element of the field."""
+    return secrets.randbelow(PRIME).to_bytes(SECRET)
+
+
+def random_word() -> bytes:
+    """8 bytes that are not all zero."""
+    return (1 + secrets.randbelow(2**64 - 1)).to_bytes(8)
+
+
+def share(secret: bytes, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
     """A share for each holder (numbered from 0): any `threshold` of them give the secret, fewer reveal nothing."""
     line = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     return {holder: _at(line, holder + 1).to_bytes(SHARE) for holder in holders}
@@ -109,17 +119,21 @@ def _at(line: list[int], x: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret, from at least `threshold` shares."""
-    points = {holder + 1: int.from_bytes(value) for holder, value in shares.items()}
-    secret = 0
-    for x, y in points.items():
+    """The secret, from `threshold` shares."""
+    weights = _weights(tuple(shares))
+    total = sum(weight * int.from_bytes(value) for weight, value in zip(weights, shares.values(), strict=True))
+    return (total % PRIME).to_bytes(SECRET)
+
+
+@lru_cache(maxsize=256)
+def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's weights at zero: the same for all secrets that these holders have shares of."""
+    found = []
+    for holder in holders:
         above = below = 1
-        for other in points:
-            if other != x:
-                above = above * other % PRIME
-                below = below * (other - x) % PRIME
-        secret = (secret + y * above * pow(below, -1, PRIME)) % PRIME
-    try:
-        return secret.to_bytes(SECRET)
-    except OverflowError:
-        raise DataError("the shares do not belong together") from None
+        for other in holders:
+            if other != holder:
+                above = above * (other + 1) % PRIME
+                below = below * (other - holder) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)

@@ -1,0 +1,68 @@
+"""Which cohorts hide a member: the bounds of the promise (`session`), and the defaults.
+
+    n    members of a cohort
+    c    members that may collude with the server: one is assumed from 4 members on
+    d    members that may be lost in exchange 2: one up to 10 members, a tenth above
+
+A member takes part only if n - c >= max(min_cohort, 2, 2d + 1): `min_cohort` counts honest members.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fedmc.errors import DataError
+
+SMALLEST_COHORT = 3  # of two honest members, each can subtract its own part
+DEFAULT_COHORT = 8
+
+
+class Rules(NamedTuple):
+    """What a member demands of the sums that it takes part in."""
+
+    min_cohort: int
+    alone: bool = False  # it accepts sums that show its own change, if it joins or comes back alone
+
+    def check(self, members: int, losses: int) -> None:
+        """Refuse a cohort that cannot keep the promise."""
+        honest, colluding = members - colluders(members), colluders(members)
+        least = max(self.min_cohort, 2, 2 * losses + 1)
+        if losses < 0 or honest < least:
+            raise DataError(
+                f"a cohort of {members} members, {colluding} of whom may collude and {losses} may be lost, has "
+                f"{honest} honest ones: at least {least} are needed"
+            )
+
+    def hides(self, members: int, sharing: int) -> bool:
+        """Whether so many members that share a base hide each other's first or late contribution."""
+        return self.alone or sharing - colluders(members) >= self.min_cohort or sharing == members
+
+
+def colluders(members: int) -> int:
+    """The members of a cohort that are assumed to collude with the server."""
+    return 1 if members > SMALLEST_COHORT else 0
+
+
+def losses_of(members: int) -> int:
+    """The losses in exchange 2 that a cohort of this size tolerates by default."""
+    return 1 if members <= 10 else members // 10
+
+
+def cohort_for(members: int) -> int:
+    """The default `min_cohort` of a federation with so many members."""
+    return max(SMALLEST_COHORT, min(DEFAULT_COHORT, members - colluders(members)))
+
+
+def smallest_group(min_cohort: int) -> int:
+    """The smallest cohort with this many honest members."""
+    return next(size for size in (min_cohort, min_cohort + 1) if size - colluders(size) >= min_cohort)
+
+
+def promise(members: int, min_cohort: int) -> str:
+    """What a cohort of this size is promised, as a sentence."""
+    c, d = colluders(members), losses_of(members)
+    together = f"{c} of them may work together with the server" if c else "none of them may work with the server"
+    return (
+        f"every sum covers at least {min_cohort} honest clients: of {members} in a cohort {together}, and {d} may be "
+        "lost before it is unmasked"
+    )
