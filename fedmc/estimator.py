@@ -81,7 +81,7 @@ class FedMC(Parameters):
     implicit : whether prior means depend on who rated what (preset "bayes").
     privacy : privacy mode: "plain", "secagg", "dp" or "dp+secagg", or a value such as `modes.SecAgg(min_cohort=5)`.
         docs/explanation/privacy.md explains what each may claim.
-    min_cohort : with secure aggregation, the smallest cohort that a sum is taken over.
+    min_cohort : with secure aggregation, the smallest number of honest clients that a sum is taken over.
     epsilon : with differential privacy, the budget of each user over all rounds.
     delta : with differential privacy, below one over the number of users.
     ratings_from : with differential privacy, the lower end of the public range of ratings.

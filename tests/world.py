@@ -24,15 +24,18 @@ from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
 from fedmc.federation.protocol import Served
-from fedmc.federation.server import checkpoint
+from fedmc.federation.server import checkpoint, secagg_record
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Members
+from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import DEFAULT
 from fedmc.federation.wire import Invitation, decode, decode_reply, encode, from_bytes, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
+from fedmc.privacy.secagg import crypto
+from fedmc.privacy.secagg.session import Invited, PublicKeys, signed_keys
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
@@ -168,7 +171,7 @@ class World:
 
     def serve(self, settings, number):
         """One process of the server: from the checkpoint if there is one."""
-        engine = engine_on(self, self.quorum)
+        engine = engine_on(self, self.quorum, record=SecAggRecord.load(self.folder / secagg_record.FILE))
         last = None
         if self.path.exists():
             found = checkpoint.load(self.path)
@@ -219,8 +222,9 @@ class RecordedWorld(World):
             (copy / f"node-{client}").mkdir(parents=True)
             backup(self.folder, copy, f"node-{client}/state.sqlite")
             backup(self.folder, copy, f"ledger-{client}")
-        if self.path.exists():
-            shutil.copy(self.path, copy)
+        for path in (self.path, self.folder / secagg_record.FILE):
+            if path.exists():
+                shutil.copy(path, copy)
         self.snapshots.append(Snapshot(self.boundaries, copy))
 
     def killed_at(self, boundary, folder, from_the_start=False):
@@ -281,9 +285,11 @@ class Between:
         return answers
 
 
-def engine_on(wire, quorum=NODES, run=RUN, served=SERVED):
+def engine_on(wire, quorum=NODES, run=RUN, served=SERVED, record=None):
     members = Members(NODES, ITEMS, CATALOGUE, quorum, PINNED, (), served)
-    return FederatedEngine(wire, run, members, SIGNER, item_features=getattr(wire, "item_features", None))
+    return FederatedEngine(
+        wire, run, members, SIGNER, item_features=getattr(wire, "item_features", None), record=record
+    )
 
 
 def refused(world, asked, client=0, **changes):
@@ -291,8 +297,12 @@ def refused(world, asked, client=0, **changes):
     return decode_reply(*from_bytes(world.ask(client, to_bytes(*encode(request._replace(**changes))))))
 
 
-def invitation(cohort=(0, 1, 2, 3), threshold=4):
-    return Invitation("a-token", cohort, threshold)
+def invitation(cohort=tuple(range(NODES)), number=1, **given):
+    """An invitation to a first session, with keys that the members sign, and that no node has made."""
+    keys = [
+        signed_keys(KEYS[k], RUN, PublicKeys(k, 1, crypto.new_pair()[1], crypto.new_pair()[1])) for k in cohort
+    ]
+    return Invitation(number, 1, tuple(Invited(one) for one in keys), 1, **given)
 
 
 HIDDEN = KINDS["secagg"].replace(active=NODES)

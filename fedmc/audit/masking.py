@@ -10,10 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.messages import SUM_BITS
 from fedmc.errors import require
+from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg.aggregator import Aggregator
 from fedmc.privacy.secagg.fixed import from_fixed, limit_of, to_fixed
-from fedmc.privacy.secagg.member import Member
-from fedmc.privacy.secagg.session import Session, threshold_of
+from fedmc.privacy.secagg.member import Member, MemberState
+from fedmc.privacy.secagg.rules import Rules
+from fedmc.privacy.secagg.session import EXTRA, Invited, Session
 from fedmc.types import Array
 
 
@@ -47,16 +49,22 @@ def _read(seen: Observation, names: list[str], words: Array) -> Observation:
 
 
 def _protocol(words: Mapping[int, Array]) -> tuple[dict[int, Array], Array]:
-    """All five stages without drop-outs: the masked inputs, and their unmasked sum."""
+    """Both exchanges without drop-outs: the masked inputs, and their unmasked sum."""
     cohort = tuple(sorted(words))
-    session = Session("audit", 1, cohort, threshold_of(len(cohort)), len(words[cohort[0]]))
     identities = {client: Ed25519PrivateKey.generate() for client in cohort}
     pinned = {client: identity.public_key() for client, identity in identities.items()}
-    members = {client: Member(client, identities[client], pinned, session, 3) for client in cohort}
+    rules = Rules(2, 0)
+    members = {client: Member("audit", client, identities[client], pinned, rules) for client in cohort}
+    begun = {client: protocol.hello(member, MemberState()) for client, member in members.items()}
+    invited = tuple(Invited(keys) for _, keys in begun.values())
+    session = Session("audit", 1, 1, bytes(32), invited, 0, b"", len(words[cohort[0]]))
     aggregator = Aggregator(session, pinned)
-    adverts = aggregator.take_adverts({client: member.advertise() for client, member in members.items()})
-    sealed = aggregator.take_sealed({client: member.share(adverts) for client, member in members.items()})
-    hidden = {client: member.mask(sealed[client], words[client]) for client, member in members.items()}
-    survivors = aggregator.take_hidden(hidden)
-    signed = aggregator.take_signatures({client: member.confirm(survivors) for client, member in members.items()})
-    return hidden, aggregator.unmask({client: member.reveal(signed) for client, member in members.items()})
+    states = {}
+    for client, member in members.items():
+        states[client], masked = protocol.reply(member, begun[client][0], session, words[client], failed=False)
+        aggregator.take_masked(client, masked)
+    for client, member in members.items():
+        _, opened = protocol.open_(member, states[client], session.hash, aggregator.heads())
+        aggregator.take_opened(client, opened)
+    hidden = {client: one.words[:-EXTRA] for client, one in aggregator.masked.items()}
+    return hidden, aggregator.unmask().words

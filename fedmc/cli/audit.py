@@ -38,7 +38,7 @@ def audit(
     absences: Annotated[
         int, Option(help="With secagg: also attack a run in which each client misses this many of its rounds.")
     ] = 0,
-    min_cohort: options.MinCohort = 10,
+    min_cohort: options.MinCohort = 8,
     penalty_users: options.PenaltyUsers = None,
     update: options.Update = None,
     test: Annotated[str, Option(help="Ratings to hold out as in `train`; they are not attacked.")] = "0",

@@ -34,6 +34,7 @@ from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.running import RunPlan
 from fedmc.federation.setup import layout
+from fedmc.privacy.secagg.rules import cohort_for
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds as training_rounds
 from fedmc.types import Array
@@ -71,7 +72,7 @@ def _train(folder: Path, rounds: int) -> dict[str, float | bool | None]:
     """Train over the federation, then in the simulation, and compare the two."""
     config = layout.load_server(folder / "server")
     p = len(NAMES)
-    settings = Settings.preset("fast", rank=RANK, active=p, update="exact", privacy="secagg", min_cohort=p)
+    settings = Settings.preset("fast", rank=RANK, active=p, update="exact", privacy="secagg", min_cohort=cohort_for(p))
     run = create_run(config, settings, Order(rounds, patience=120, name="demo"))
     start_run(config, run, detach=False, as_json=False)
     simulated_items, simulated_rmse = simulated(folder, run.plan())

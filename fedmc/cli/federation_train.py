@@ -23,7 +23,7 @@ from fedmc.federation.server.running import RunFolder, RunPlan
 from fedmc.federation.setup import identities, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
-from fedmc.privacy.modes import cohort_for
+from fedmc.privacy.secagg.rules import cohort_for
 from fedmc.training.aggregation import is_masked
 from fedmc.training.sampling import sampler_of
 from fedmc.training.side import used_by
@@ -69,8 +69,8 @@ def train(
     min_cohort: Annotated[
         int | None,
         Option(
-            help="With secagg: minimum number of organisations that a sum is taken over.",
-            show_default="all, but at most 10",
+            help="With secagg: minimum number of honest organisations that a sum is taken over.",
+            show_default="all but one, but at most 8",
         ),
     ] = None,
     clip: options.Clip = 0.0,

@@ -227,7 +227,7 @@ Privacy = Annotated[
         "(dp), or sums with noise (dp+secagg)."
     ),
 ]
-MinCohort = Annotated[int, Option(help="With secagg: minimum number of clients that a sum is taken over.")]
+MinCohort = Annotated[int, Option(help="With secagg: minimum number of honest clients that a sum is taken over.")]
 Epsilon = Annotated[float, Option(help="With dp: privacy budget epsilon of each user, over all rounds.")]
 Delta = Annotated[float, Option(help="With dp: delta; choose it below 1 / number of users.")]
 RatingRange = Annotated[str, Option(help="With dp: the publicly known range of the ratings, LOW,HIGH.")]

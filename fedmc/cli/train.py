@@ -90,7 +90,7 @@ def train(
     penalty_users: options.TunedPenaltyUsers = None,
     update: options.Update = None,
     privacy: options.Privacy = "plain",
-    min_cohort: options.MinCohort = 10,
+    min_cohort: options.MinCohort = 8,
     clip: options.Clip = 0.0,
     test: Annotated[
         str,

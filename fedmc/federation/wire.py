@@ -23,27 +23,38 @@ from fedmc.federation.container import Arrays as Arrays
 from fedmc.federation.container import Header as Header
 from fedmc.federation.protocol import PROTOCOL
 from fedmc.federation.statuses import OK
+from fedmc.privacy.secagg import encoding
 from fedmc.privacy.secagg.serial import digest
+from fedmc.privacy.secagg.session import Certificate, Invited, Proof
 from fedmc.problem.scaling import Scaling
 from fedmc.types import MAX_CLIENTS, MAX_ROUND, Array, number, switch, text, whole
 
 HEADER, EARLIER_HEADER = "header.json", "words.json"  # its name in a message, and before version 0.2
+INVITATION = "invitation"  # the array that holds it
 SHARED = "shared/"  # before the names of what the algorithm broadcasts beside V
 RUN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"  # the id of a run, which names files
 NEVER = -1  # no round of this node was counted
 MAX_RELEASES = 2**40  # no server has received more
 NAMED = 20  # releases that a request names, not one: they may have come in another order than they were made
-MAX_COHORT = 10_000  # members of a session, whose cost grows with their square
 MAX_ITEMS = 2**31 - 1
 MAX_PROTOCOL = 2**16 - 1
 
 
 class Invitation(NamedTuple):
-    """Invites a node to a session of secure aggregation: it answers with an advert, and its reply is masked."""
+    """Invites a node to a session of secure aggregation: its reply is masked. Without members it asks for keys."""
 
-    token: str
-    cohort: tuple[int, ...]
-    threshold: int
+    number: int = 0  # of the sum
+    attempt: int = 0
+    invited: tuple[Invited, ...] = ()
+    losses: int = 0
+    previous: bytes = b""
+    instead_of: bytes = b""
+    certificates: tuple[Certificate, ...] = ()  # that this node may not know: they prove themselves
+    proofs: tuple[Proof, ...] = ()  # that members misdealt in the session before
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(one.keys.member for one in self.invited)
 
 
 class Witnessed(NamedTuple):
@@ -69,12 +80,12 @@ class Request(NamedTuple):
     @property
     def key(self) -> str:
         """Hash by which a node recognises a repeated request: of all but what depends on earlier answers."""
-        return self._replace(witnessed=None).hash(counted=None, factor=None, invitation=None)
+        return self._replace(witnessed=None, invitation=None).hash(counted=None, factor=None)
 
     @property
     def common(self) -> str:
         """Hash of the part of a request that is the same for all members of a session."""
-        return self._replace(witnessed=None).hash(client=None, counted=None, factor=None, invitation=None)
+        return self._replace(witnessed=None, invitation=None).hash(client=None, counted=None, factor=None)
 
     @property
     def release(self) -> str:
@@ -125,8 +136,10 @@ def encode(request: Request) -> tuple[Arrays, Header]:
         "version": request.version, "task": broadcast.task, "round": broadcast.round, "clients": broadcast.clients,
         "settings": broadcast.settings.to_dict(), "settings_hash": hash_of(broadcast.settings), "full": broadcast.full,
         "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
-        "factor": float(request.factor).hex(), "invitation": request.invitation,
+        "factor": float(request.factor).hex(), "invitation": request.invitation is not None,
     }  # fmt: skip
+    if request.invitation is not None:
+        arrays[INVITATION] = encoding.to_blob(_from_invitation(request.invitation))
     return arrays, header if request.witnessed is None else header | {"witnessed": request.witnessed}
 
 
@@ -159,7 +172,7 @@ def _request(arrays: Arrays, header: Header, settings: Settings) -> Request:
         text("run", header["run"]), whole("client", header["client"], 0, MAX_CLIENTS), broadcast,
         whole("counted", header["counted"], NEVER, MAX_ROUND), text("catalogue", header["catalogue"]),
         text("version", header["version"]), number("factor", _real(header, "factor"), 0, 1),
-        _invitation(header["invitation"]), _witnessed(header.get("witnessed")),
+        _invitation(arrays, header["invitation"]), _witnessed(header.get("witnessed")),
     )  # fmt: skip
 
 
@@ -181,13 +194,30 @@ def _settings(header: Header) -> Settings:
     return settings
 
 
-def _invitation(header: Sequence[Any] | None) -> Invitation | None:
-    if header is None:
+def _from_invitation(invitation: Invitation) -> encoding.Json:
+    invited = [[encoding.keys_to(one.keys), one.base] for one in invitation.invited]
+    return [
+        invitation.number, invitation.attempt, invited, invitation.losses, invitation.previous.hex(),
+        invitation.instead_of.hex(), [encoding.certificate_to(one) for one in invitation.certificates],
+        [encoding.proof_to(one) for one in invitation.proofs],
+    ]  # fmt: skip
+
+
+def _to_invitation(value: encoding.Json) -> Invitation:
+    number, attempt, invited, losses, previous, instead_of, certificates, proofs = encoding.items(value)
+    return Invitation(
+        encoding.whole_from(number), encoding.whole_from(attempt), encoding.invited_from(invited),
+        encoding.whole_from(losses), encoding.hash_from(previous), encoding.hash_from(instead_of),
+        tuple(encoding.certificate_from(one) for one in encoding.items(certificates)),
+        tuple(encoding.proof_from(one) for one in encoding.items(proofs)),
+    )  # fmt: skip
+
+
+def _invitation(arrays: Arrays, given: object) -> Invitation | None:
+    if not given:  # None: in a checkpoint of an earlier version
+        require(INVITATION not in arrays, "an invitation that is not announced")
         return None
-    token, cohort, threshold = header
-    require(isinstance(cohort, list) and len(cohort) <= MAX_COHORT, f"a cohort has at most {MAX_COHORT} members")
-    members = tuple(whole("a member", member, 0, MAX_CLIENTS) for member in cohort)
-    return Invitation(text("token", token), members, whole("threshold", threshold, 0, MAX_COHORT))
+    return encoding.from_blob(arrays.get(INVITATION), _to_invitation)
 
 
 def _witnessed(header: Sequence[Any] | None) -> Witnessed | None:

@@ -1,7 +1,7 @@
 """Privacy modes as values: each is parsed once, and has its defaults, limits and claim.
 
     Plain(clip)                                       the server sees each client's message
-    SecAgg(min_cohort)                                the server sees only sums over cohorts
+    SecAgg(min_cohort)                                the server sees only sums over `min_cohort` honest clients or more
     DP(epsilon, delta, rounds, rating_range)          a client's releases are noised, for each of its users
     DPSecAgg(epsilon, delta, rounds, ..., min_cohort) both
 
@@ -25,12 +25,12 @@ from fedmc.privacy.protocol import (
     MIN_COHORT,
     MODES,
     ROUNDS,
-    SMALLEST_COHORT,
     ModeName,
     Privacy,
     Setting,
     Word,
 )  # fmt: skip
+from fedmc.privacy.secagg.rules import SMALLEST_COHORT, colluders
 from fedmc.types import MAX_CLIENTS, number, whole
 
 
@@ -96,7 +96,7 @@ class Plain(Mode):
 
 @dataclass(frozen=True)
 class SecAgg(Mode):
-    """Secure aggregation: the server sees only sums over cohorts of at least `min_cohort` clients."""
+    """Secure aggregation: the server sees only sums over cohorts of at least `min_cohort` honest clients."""
 
     min_cohort: int = MIN_COHORT
     mode: ClassVar[ModeName] = "secagg"
@@ -108,11 +108,11 @@ class SecAgg(Mode):
 
     def claim(self) -> str:
         return (
-            f"privacy secagg: the server sees sums over cohorts of at least {self.min_cohort} clients, more than two "
-            "thirds of whom must take part to the end, and no client's own message, unless a third of a cohort work "
-            "together with the server. Not hidden: what the sums and the model say about all clients together; of a "
-            "client that misses a round, the items that nobody else in its group rated or had; and what a server finds "
-            "out that sends item factors of its own choice. Only differential privacy bounds these"
+            f"privacy secagg: the server sees sums, each over at least {self.min_cohort} honest clients, and no "
+            "client's own message, even if one of four or more clients works together with it. Not hidden: what the "
+            "sums and the model say about all clients together; of a client that misses a round, the items that "
+            "nobody else in its group rated or had; and what a server finds out that sends item factors of its own "
+            "choice. Only differential privacy bounds these"
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
@@ -259,11 +259,6 @@ def default_for(organisations: int) -> ModeName:
     return "secagg" if organisations >= SMALLEST_COHORT else "plain"
 
 
-def cohort_for(organisations: int) -> int:
-    """The default `min_cohort` of an organisation: 10, or all organisations if there are fewer, but at least 3."""
-    return max(SMALLEST_COHORT, min(MIN_COHORT, organisations))
-
-
 def check_cohort(min_cohort: int) -> None:
     require(
         whole("min_cohort", min_cohort, 0, MAX_CLIENTS) >= SMALLEST_COHORT,
@@ -272,10 +267,12 @@ def check_cohort(min_cohort: int) -> None:
 
 
 def check_cohort_fits(min_cohort: int, clients: int) -> None:
+    honest, assumed = clients - colluders(clients), colluders(clients)
+    less = f", of whom {assumed} may work together with the server," if assumed else ""
     require(
-        clients >= min_cohort,
-        f"{clients} clients are too few to hide among, min_cohort is {min_cohort}: lower it to say how many are "
-        "enough, or use privacy='plain', which hides nothing",
+        honest >= min_cohort,
+        f"{clients} clients{less} are too few to hide among, min_cohort is {min_cohort}: lower it to say how many "
+        "honest ones are enough, or use privacy='plain', which hides nothing",
     )
 
 

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 
 ModeName = Literal["plain", "secagg", "dp", "dp+secagg"]
 MODES: tuple[str, ...] = get_args(ModeName)
-MIN_COHORT = 10  # a default for silos: docs/explanation/privacy.md
-SMALLEST_COHORT = 3  # in a cohort of two, each member can subtract its own part
+MIN_COHORT = 8  # honest members of a cohort, by default: docs/explanation/privacy.md
 DP_ROUNDS = 19  # more rounds mean more noise in each, fewer find no factors: docs/explanation/differential-privacy.md
 DEFAULT_ACTIVE = 10
 ROUNDS = 50

@@ -28,6 +28,7 @@ from fedmc.privacy import clipping, modes
 from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
 from fedmc.privacy.protocol import Privacy
 from fedmc.privacy.secagg.cohorts import Turn, cohort, groups
+from fedmc.privacy.secagg.rules import smallest_group
 from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split
 from fedmc.types import Array
 
@@ -214,7 +215,7 @@ class ClippedSum(FixedPointSum):
 
 
 class SecureSum(FixedPointSum):
-    """Sums over fixed groups of at least `min_cohort` clients, with no newcomers or at least as many of them.
+    """Sums over fixed groups with at least `min_cohort` honest clients.
 
     The simulation adds the same integers as a federation, without masks: they would cancel in the sum, and in one
     process there is nobody to hide from.
@@ -234,8 +235,8 @@ class SecureSum(FixedPointSum):
 
     def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
         """The group whose turn it is; of the draw, only an empty one counts."""
-        fixed = groups(turn.clients, turn.active, self.min_cohort)
-        return cohort(fixed, joined, self.min_cohort, turn.number) if turn.drawn else ()
+        least = smallest_group(turn.clients, self.min_cohort)
+        return cohort(groups(turn.clients, turn.active, least), least, turn.number) if turn.drawn else ()
 
 
 class NoisedSecureSum(SecureSum):

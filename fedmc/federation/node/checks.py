@@ -15,7 +15,6 @@ import numpy as np
 from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
-from fedmc.federation.node.final import check_final, everybody
 from fedmc.federation.node.limits import check_limits
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
@@ -26,6 +25,8 @@ from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
 from fedmc.types import MAX_NUMBER, MIN_POSITIVE
+
+EVERYBODY = ("moments", "scale", "pattern", "measure")  # statistics: a sum over some could be subtracted
 
 
 class Terms(NamedTuple):
@@ -116,11 +117,10 @@ def check_privacy(terms: Terms, request: Request) -> None:
         raise RefusedError(
             "wrong-privacy", "held-out ratings depend on other users: leave `test` out of config.toml for dp"
         )
-    if invitation is not None and privacy.everybody_needed and len(invitation.cohort) != broadcast.clients:
+    if invitation is not None and privacy.everybody_needed and len(invitation.members) not in (0, broadcast.clients):
         raise RefusedError("not-hidden", "each client adds its share of the noise, so all of them must take part")
     if invitation is not None:
         check_member(terms, request)
-        check_final(terms.store, request)
 
 
 def check_feedback(policy: Policy, broadcast: Broadcast) -> None:
@@ -144,9 +144,9 @@ def check_member(terms: Terms, request: Request) -> None:
     if (request.client, request.broadcast.clients) != known:
         asked = f"{request.client} of {request.broadcast.clients}"
         raise RefusedError("wrong-member", f"the server says {asked}, identities.json says {known[0]} of {known[1]}")
-    members = everybody(request)
-    if members is not None and request.invitation is not None and request.invitation.cohort != members:
-        raise RefusedError("not-hidden", f"a measurement needs all {len(members)} members, not some of them")
+    members = request.invitation.members if request.invitation is not None else ()
+    if request.broadcast.task in EVERYBODY and members and len(members) != request.broadcast.clients:
+        raise RefusedError("not-hidden", f"{request.broadcast.task} needs all members, not {len(members)} of them")
 
 
 def check_run(terms: Terms, request: Request) -> None:
@@ -160,5 +160,5 @@ def check_run(terms: Terms, request: Request) -> None:
         cure = "restore ratings, features and events and `fedmc node start --reread`, or wait for a new run"
         raise RefusedError("changed-ratings", f"{hashes}: {cure}")
     ended = terms.store.ended(request.run)
-    if ended is not None:
+    if ended is not None and request.invitation is None:  # in a session it goes on with nothing but failures
         raise RefusedError(ended.status, f"the run has ended at this node for good: {ended.reason}")

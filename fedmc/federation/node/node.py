@@ -8,7 +8,8 @@
                                            compute the update, store state and reply together, then send the reply
     the end of the run                     write the organisation's own model from V and its own users
     any other task                         computed from the committed state; no new state is stored
-    a secure-aggregation session           as above, but the answer is an advert and the reply is masked later
+    a secure-aggregation session           as above, but the reply is masked, and the certificate of the sum before,
+                                           not the server's word, says what was counted
 
 Error texts stay in the node's own log: the server gets only a status.
 """
@@ -16,23 +17,24 @@ Error texts stay in the node's own log: the server gets only a status.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
-from fedmc.algorithms.messages import STATEFUL_TASKS, Sums
+from fedmc.algorithms.messages import STATEFUL_TASKS, Sums, length
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
-from fedmc.errors import Diverged, FedmcError, quoted
+from fedmc.errors import Diverged, quoted
 from fedmc.federation.envelope import Opened
 from fedmc.federation.node.checks import Terms, check
-from fedmc.federation.node.final import OnceAmong
+from fedmc.federation.node.final import bind
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, released
 from fedmc.federation.node.replays import Replays
-from fedmc.federation.node.secagg_member import SecAggMember
+from fedmc.federation.node.secagg_member import Input, SecAggMember, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
@@ -69,7 +71,6 @@ class Node:
         self.turns = Turns(store)
         self.terms = Terms(shard, catalogue, ratings, policy, trust.identity, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
-        self._member: SecAggMember | None = None
         if ledger is not None:
             Guard(store, ledger).check()
 
@@ -103,7 +104,6 @@ class Node:
 
     def answer(self, request: Request) -> bytes:
         """The answer to a request of the server. A StoreError is raised: the node must stop, and sends nothing."""
-        what = _about(request)
         try:
             check(self.terms, request)
             return self._answer_directly(request) if request.invitation is None else self._join_session(request)
@@ -112,13 +112,7 @@ class Node:
         except StoreError:
             raise
         except Exception as error:
-            why = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()  # a database takes it
-            how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", why)
-            log.error("%s failed (%s): %s", what, *how, exc_info=how.status != DIVERGED)
-            if request.broadcast.settings.privacy.failures_tell:
-                log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
-                self.store.end(request.run, how)
-            return _bytes(request, how.status)
+            return _bytes(request, self._end(request, error).status)
 
     # --- replies without secure aggregation
 
@@ -161,31 +155,49 @@ class Node:
 
     # --- secure aggregation
 
-    def _join_session(self, request: Request) -> bytes:
-        """Compute the reply now and answer with an advert, so that the later stages are quick."""
-        assert self.terms.identity is not None
-        if self._member is not None and self._member.asked == request.hash():
-            return self._member.advert  # a repeated request: the same session, the same keys
-        reply, new = self._fixed_point_reply(request)
-        try:
-            once = OnceAmong(self.store, request, self.terms.ratings, self.shard)
-            self._member = SecAggMember(self.terms.identity, request, reply, new, once)
-        except FedmcError as error:
-            raise RefusedError("not-hidden", str(error)) from None
-        return self._member.advert
+    @cached_property
+    def _member(self) -> SecAggMember:
+        terms = self.terms
+        assert terms.identity is not None
+        alone, origins = terms.policy.alone_visible, origins_of(terms.ratings, self.shard)
+        return SecAggMember(self.store, terms.identity, alone, origins)
 
-    def _fixed_point_reply(self, request: Request) -> tuple[Array, bool]:
-        """The reply as integers, and whether it is this node's first contribution."""
+    def _join_session(self, request: Request) -> bytes:
+        """The masked reply. What is counted is decided by certificates."""
+
+        def settle(counted: bool) -> None:
+            pending = self._entry(request, "pending")
+            if pending.state is not None and counted:
+                self.store.promote(request.run)
+            elif pending.state is not None:
+                self.store.drop(request.run)
+
+        def compute() -> Input:
+            bind(self.store, request)
+            return self._input(request)
+
+        return self._member.answer(request, settle, compute)
+
+    def _input(self, request: Request) -> Input:
+        """The reply as integers. A failure that may depend on the ratings is not told: it travels inside the sum."""
+        nothing = Input(np.zeros(length(schema_of(request.broadcast, len(request.broadcast.V))), np.int64), failed=True)
+        if self.store.ended(request.run) is not None:
+            return nothing
+        try:
+            return Input(self._fixed_point_reply(request))
+        except (RefusedError, StoreError):
+            raise
+        except Exception as error:
+            self._end(request, error)
+            return nothing
+
+    def _fixed_point_reply(self, request: Request) -> Array:
+        """The reply as integers; a repeated session of the same request gets the same ones."""
         broadcast = request.broadcast
         stateful = broadcast.task in STATEFUL_TASKS
-        pending = self._entry(request, "pending")
-        again = pending.round == broadcast.round > request.counted and pending.key == request.key
-        if stateful and again:
-            committed = self._entry(request, "committed")
-            if committed.round != request.counted:
-                raise RefusedError("wrong-round", f"round {committed.round} is committed, not {request.counted}")
-            return np.frombuffer(pending.reply or b"", np.int64), committed.state is None
-        before = self._committed(request, pending).state
+        pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
+        if stateful and pending.reply is not None and pending.key == request.key:
+            return np.frombuffer(pending.reply, np.int64)
 
         def on_cut(why: str) -> None:
             log.error("%s of run %s: numbers were cut, the sum is useless: %s", broadcast.task, request.run, why)
@@ -199,23 +211,33 @@ class Node:
         state, content = self._release(request, work)
         if stateful:
             self._hold(request, state, content)
-        return np.frombuffer(content, np.int64), before is None and stateful
+        return np.frombuffer(content, np.int64)
 
     def _answer_stage(self, stage: Stage) -> bytes:
-        member, what = self._member, f"stage {quoted(stage.stage)} of session {stage.token[:8]!r}"
-        refused = RefusedError("no-session", "there is no such session here: the node restarted, or it was replaced")
-        if member is not None and (member.token, member.number) == (stage.token, stage.client):
-            what += f" ({member.about})"
+        what = f"stage {quoted(stage.stage)} of run {quoted(stage.run)}"
+        identity = self.terms.identity
+        refused = RefusedError("no-session", "there is no such session here")
+        if identity is not None and (stage.stage, stage.client) == ("open", identity.number):
             try:
-                return member.answer(stage)
+                return self._member.open(stage)
             except StoreError:
                 raise
             except Exception as error:  # ours, and whatever a stranger's arrays bring about
                 refused = RefusedError("not-hidden", str(error))
         self.refusals.add(refused, what)
-        return encode_stage(Stage(stage.token, stage.client, stage.stage, {}, refused.status))
+        return encode_stage(Stage(stage.run, stage.client, stage.stage, {}, refused.status))
 
     # --- steps that all requests share
+
+    def _end(self, request: Request, error: Exception) -> Ended:
+        """Log a failure; where failures may tell something about the ratings, it is this run's last at this node."""
+        why = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()  # a database takes it
+        how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", why)
+        log.error("%s failed (%s): %s", _about(request), *how, exc_info=how.status != DIVERGED)
+        if request.broadcast.settings.privacy.failures_tell:
+            log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
+            self.store.end(request.run, how)
+        return how
 
     def _refused(self, request: Request, refused: RefusedError) -> bytes:
         """Log a refusal; the reply that names its status."""

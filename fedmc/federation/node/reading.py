@@ -13,6 +13,7 @@ from fedmc.federation.node.checks import check_name
 from fedmc.federation.node.refusals import Refusals, RefusedError
 from fedmc.federation.secagg_messages import Stage, decode_stage
 from fedmc.federation.wire import (
+    INVITATION,
     NEVER,
     RUN,
     SHARED,
@@ -47,7 +48,7 @@ def read(content: bytes, refusals: Refusals) -> Request | Stage | bytes:
 
 
 def _request(arrays: Arrays, header: Header) -> Request:
-    unknown = [name for name in arrays if name != "V" and not name.startswith(SHARED)]
+    unknown = [name for name in arrays if name not in ("V", INVITATION) and not name.startswith(SHARED)]
     if unknown:
         raise DataError(f"a request has no array {quoted(unknown[0])}")
     request = decode(arrays, header)

@@ -1,68 +1,161 @@
-"""A node's part in one session of secure aggregation. Its session keys are kept in memory only.
+"""A node's part in secure aggregation: each message moves the state of its run (`privacy.secagg.member`).
 
-The node answers a repeated stage message with the same bytes. It refuses a second, different message for a stage, and
-stages out of order. A node that was killed has lost its session, and the server starts a new one.
+Everything is on disk before an answer leaves: a node that is killed at any moment comes back with the same bytes, or
+refuses. Besides the rules of its run, a node keeps one for all runs with its data: no two sums of whole contributions
+may show, subtracted, those of a few (`privacy.secagg.whole_sums`).
 """
 
 from __future__ import annotations
 
-import numpy as np
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
 
-from fedmc.errors import DataError, quoted
+import numpy as np
+from scipy import sparse
+
+from fedmc.data.partition import Shard
+from fedmc.errors import DataError
 from fedmc.federation import secagg_messages as messages
-from fedmc.federation.node.final import OnceAmong
-from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage
+from fedmc.federation.node.refusals import RefusedError
+from fedmc.federation.node.secagg_store import SecAggStore
+from fedmc.federation.node.store import Store
+from fedmc.federation.secagg_messages import Stage, encode_stage, session_of
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Request
-from fedmc.privacy.secagg.member import Member
+from fedmc.privacy.secagg import member as protocol
+from fedmc.privacy.secagg import whole_sums
+from fedmc.privacy.secagg.member import Member, MemberState, SnapshotError
+from fedmc.privacy.secagg.rules import Rules, colluders
 from fedmc.privacy.secagg.serial import digest
+from fedmc.privacy.secagg.session import NO_SUM, Session
 from fedmc.types import Array
 
 
+class Input(NamedTuple):
+    """What a node adds to a sum; if computing it failed, nothing."""
+
+    words: Array
+    failed: bool = False
+
+
 class SecAggMember:
-    """One session: the reply to mask, and the answers given so far."""
+    """The node as a member; `origins` are hashes of the data that whole contributions are computed from."""
 
-    def __init__(self, identity: Identity, request: Request, reply: Array, new: bool, once: OnceAmong) -> None:
+    def __init__(self, store: Store, identity: Identity, alone: bool, origins: list[str]) -> None:
+        self.store, self.identity, self.origins = SecAggStore(store), identity, origins
+        self.rules = Rules(identity.min_cohort, colluders(len(identity.pinned)), alone)
+
+    def answer(self, request: Request, settle: Callable[[bool], None], compute: Callable[[], Input]) -> bytes:
+        """The answer in exchange 1. `settle` is told whether the last contribution is counted, before `compute`."""
+        run, invitation = request.run, request.invitation
+        assert invitation is not None
+        state = self.store.load(run)
+        if not invitation.invited:
+            return self._keys(request.run, state)
+        session = session_of(request, len(request.broadcast.V))
+        if state.replied is not None and state.replied.session.hash == session.hash:
+            again = self.store.reply(run)
+            if again is not None:
+                return again
+            raise RefusedError("lost-state", "this session was answered, and the answer is no longer kept")
+        state = self._learn(request, state, settle)
+        if state.replied is not None and state.replied.opened is not None and not session.instead_of:
+            return self._opened(run, state)
+        own = session.keys.get(self.identity.number)
+        if own is not None and own.seq <= state.seq and (state.keys is None or own != state.keys.public):
+            return self._keys(run, state)
+        self._check(request, state, session)
+        words, failed = compute()
+        state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
+        content = self._encoded(run, "masked", messages.masked_arrays(masked))
+        self.store.save(run, state, content)
+        return content
+
+    def open(self, stage: Stage) -> bytes:
+        """The answer in exchange 2; DataError if it is refused."""
+        session, heads = messages.heads_of(stage.arrays)
+        state = self.store.load(stage.run)
+        after, _ = protocol.open_(self._member(stage.run), state, session, heads)
+        if after is not state:
+            assert after.replied is not None
+            among = whole_among(after.replied.session)
+            if self.identity.number in among:
+                self._check_whole(among)
+                self.store.add_whole_sum(self.origins, among)
+            self.store.save(stage.run, after)
+        return self._opened(stage.run, after)
+
+    def _learn(self, request: Request, state: MemberState, settle: Callable[[bool], None]) -> MemberState:
         assert request.invitation is not None
-        session = messages.session_of(request, len(request.broadcast.V))
-        self.token, self.number, self.asked = request.invitation.token, identity.number, request.hash()
-        self.about = f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"  # for the log
-        self._member = Member(identity.number, identity.key, identity.pinned, session, identity.min_cohort, new)
-        self._reply, self._once = reply.view(np.uint64), once
-        self._survivors: tuple[int, ...] = ()
-        self._answered: dict[str, tuple[bytes, bytes]] = {}  # by stage: hash of the message, answer
-        self.advert = self._encoded("advertise", messages.from_adverts([self._member.advertise()]))
+        try:
+            after, counted = protocol.learn(self._member(request.run), state, request.invitation.certificates)
+        except SnapshotError as error:
+            raise RefusedError(
+                "lost-state", f"{error}: restore the newest state folder, or ask for a new run"
+            ) from None
+        except DataError as error:
+            raise RefusedError("not-hidden", str(error)) from None
+        if after.certified != state.certified:
+            settle(counted is True)
+            self.store.save(request.run, after)
+        return after
 
-    def answer(self, stage: Stage) -> bytes:
-        """The answer to a stage after the first; DataError or AbortedError if it is refused."""
-        asked = digest(*stage)
-        if stage.stage in self._answered:
-            before, reply = self._answered[stage.stage]
-            if before != asked:
-                raise DataError(f"stage {stage.stage} was asked for twice, differently")
-            return reply
-        if stage.stage not in messages.FOLLOWING:
-            raise DataError(f"there is no stage {quoted(stage.stage)}")
-        reply = self._encoded(stage.stage, getattr(self, f"_{stage.stage}")(stage.arrays))
-        self._answered[stage.stage] = asked, reply
-        return reply
+    def _check(self, request: Request, state: MemberState, session: Session) -> None:
+        assert request.invitation is not None
+        try:
+            protocol.check(self._member(request.run), state, session, request.invitation.proofs)
+            among = whole_among(session)
+            if self.identity.number in among:
+                self._check_whole(among)
+        except SnapshotError as error:
+            raise RefusedError(
+                "lost-state", f"{error}: restore the newest state folder, or ask for a new run"
+            ) from None
+        except DataError as error:
+            raise RefusedError("not-hidden", str(error)) from None
 
-    def _share(self, arrays: Arrays) -> Arrays:
-        return messages.from_table(self._member.share(messages.to_adverts(arrays)), messages.SEALED)
+    def _check_whole(self, among: tuple[int, ...]) -> None:
+        if not self.rules.alone:
+            whole_sums.check(self.store.whole_sums(self.origins), among, self.rules.smallest)
 
-    def _mask(self, arrays: Arrays) -> Arrays:
-        return {"words": self._member.mask(messages.to_table(arrays, messages.SEALED), self._reply)}
+    def _member(self, run: str) -> Member:
+        return Member(run, self.identity.number, self.identity.key, self.identity.pinned, self.rules)
 
-    def _confirm(self, arrays: Arrays) -> Arrays:
-        survivors = tuple(sorted(messages.to_members(arrays)))
-        self._once.before_confirm(survivors)
-        self._survivors = survivors
-        return messages.from_signature(self._member.confirm(survivors))
+    def _keys(self, run: str, state: MemberState) -> bytes:
+        after, keys = protocol.hello(self._member(run), state)
+        if after is not state:
+            self.store.save(run, after)
+        return self._encoded(run, "keys", messages.keys_arrays(keys, after.certified))
 
-    def _reveal(self, arrays: Arrays) -> Arrays:
-        revealed = self._member.reveal(messages.to_table(arrays, messages.SIGNATURE))
-        self._once.before_reveal(self._survivors)
-        return messages.from_revealed(revealed)
+    def _opened(self, run: str, state: MemberState) -> bytes:
+        replied = state.replied
+        assert replied is not None
+        assert replied.opened is not None
+        return self._encoded(run, "opened", messages.opened_arrays(replied.session.hash, replied.opened))
 
-    def _encoded(self, stage: str, arrays: Arrays) -> bytes:
-        return encode_stage(Stage(self.token, self.number, stage, arrays))
+    def _encoded(self, run: str, stage: str, arrays: messages.Arrays) -> bytes:
+        return encode_stage(Stage(run, self.identity.number, stage, arrays))
+
+
+def whole_among(session: Session) -> tuple[int, ...]:
+    """The members whose input to this sum is whole: statistics of all of them, or first contributions."""
+    return tuple(member for member, base in session.bases.items() if not session.kept or base == NO_SUM)
+
+
+def origins_of(ratings: str, shard: Shard) -> list[str]:
+    """Hashes of what whole contributions are computed from: all data, and who rated or saw what.
+
+    Any of them binds: new features of users, say, do not free what depends on the ratings alone.
+    """
+    tables = {_origin(matrix) for matrix in (shard.by_user, shard.incidence)}
+    return [one for one in (ratings, *sorted(tables)) if one]
+
+
+def _origin(matrix: sparse.csr_array) -> str:
+    """A hash of who rated what."""
+    found = hashlib.sha256(digest(list(matrix.shape)))
+    for part in (matrix.indptr, matrix.indices):  # not by `digest`, which would copy them
+        found.update(digest(part.dtype.str, part.size))
+        found.update(np.ascontiguousarray(part).data)
+    return found.hexdigest()

@@ -33,7 +33,6 @@ CREATE TABLE IF NOT EXISTS states (
     round INTEGER NOT NULL, key TEXT, state BLOB NOT NULL, reply BLOB,
     PRIMARY KEY (run, kind)
 );
-CREATE TABLE IF NOT EXISTS revealed (words TEXT PRIMARY KEY, survivors TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS final (
     run TEXT NOT NULL, round INTEGER NOT NULL, task TEXT NOT NULL, request TEXT NOT NULL, survivors TEXT NOT NULL,
     PRIMARY KEY (run, round, task)
@@ -75,16 +74,6 @@ class Ended(NamedTuple):
 
     status: str
     reason: str
-
-
-class Final(NamedTuple):
-    """A request whose sum this node helped to reveal, by its hash, and the members in that sum."""
-
-    run: str
-    round: int
-    task: str
-    request: str
-    survivors: tuple[int, ...]
 
 
 class Store:
@@ -191,36 +180,13 @@ class Store:
         with self._transaction():
             self._database.execute("DELETE FROM states WHERE run = ? AND kind = 'pending'", (run,))
 
-    def revealed(self, name: str) -> tuple[int, ...] | None:
-        """The survivors of the sum, of any run, that what is named (a reply by its origin) may be revealed in."""
-        with self._errors():
-            row = self._database.execute("SELECT survivors FROM revealed WHERE words = ?", (name,)).fetchone()
-        return None if row is None else _members(row[0])
-
-    def final(self, run: str, round: int, task: str) -> Final | None:
-        with self._errors():
-            row = self._database.execute(
-                "SELECT request, survivors FROM final WHERE run = ? AND round = ? AND task = ?", (run, round, task)
-            ).fetchone()
-        return None if row is None else Final(run, round, task, row[0], _members(row[1]))
-
-    def last_final(self, run: str, tasks: tuple[str, ...]) -> int:
-        """The last round of a run in which a sum of one of these tasks was revealed, or NEVER."""
-        places = ", ".join("?" * len(tasks))
-        with self._errors():
-            row = self._database.execute(
-                f"SELECT max(round) FROM final WHERE run = ? AND task IN ({places})", (run, *tasks)
-            ).fetchone()
-        return NEVER if row[0] is None else int(row[0])
-
-    def reveal(self, names: list[str], final: Final) -> None:
-        """Bind the request, and all that is named, to the survivors: before anything is revealed."""
-        listed = " ".join(map(str, final.survivors))
+    def bound(self, run: str, round: int, task: str, request: str) -> str:
+        """The request that a task of a round is bound to: the first that came, by its hash."""
         with self._transaction():
-            self._database.executemany(
-                "INSERT OR REPLACE INTO revealed VALUES (?, ?)", [(name, listed) for name in names]
-            )
-            self._database.execute("INSERT OR REPLACE INTO final VALUES (?, ?, ?, ?, ?)", (*final[:-1], listed))
+            self._database.execute("INSERT OR IGNORE INTO final VALUES (?, ?, ?, ?, '')", (run, round, task, request))
+            where = "run = ? AND round = ? AND task = ?"
+            found = self._database.execute(f"SELECT request FROM final WHERE {where}", (run, round, task))
+            return str(found.fetchone()[0])
 
     def ended(self, run: str) -> Ended | None:
         """How a run ended here, for good."""
@@ -282,7 +248,3 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise StoreError(f"cannot use the state in {self.folder}: {error}") from None
-
-
-def _members(listed: str) -> tuple[int, ...]:
-    return tuple(int(member) for member in listed.split())

@@ -9,6 +9,7 @@ from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import Diverged, printable
 from fedmc.federation.protocol import mismatch
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.statuses import WRONG_VERSION, explain
@@ -23,10 +24,16 @@ class Asking:
     """A run's nodes, the last counted round of each, and the nodes that were left out."""
 
     def __init__(
-        self, transport: Transport, run: str, members: Members, signer: Signer, witness: Witness | None = None
+        self,
+        transport: Transport,
+        run: str,
+        members: Members,
+        signer: Signer,
+        witness: Witness | None = None,
+        record: SecAggRecord | None = None,
     ) -> None:
         self.transport, self.run, self.members = transport, run, members
-        self.signer, self.witness = signer, witness
+        self.signer, self.witness, self.record = signer, witness, record or SecAggRecord()
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []

@@ -13,6 +13,7 @@ from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.federation.server.asking import Asking
 from fedmc.federation.server.direct import ask_directly, finish
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.secagg_session import ask_securely
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
@@ -31,9 +32,10 @@ class FederatedEngine:
         signer: Signer,
         witness: Witness | None = None,
         item_features: Array | None = None,
+        record: SecAggRecord | None = None,
     ) -> None:
         self.item_features = item_features
-        self.asking = Asking(transport, run, members, signer, witness)
+        self.asking = Asking(transport, run, members, signer, witness, record)
         self._before: tuple[dict[int, int], dict[int, float]] = {}, {}
 
     @property

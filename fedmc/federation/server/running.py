@@ -2,6 +2,7 @@
 
 plan.json       the run's settings, organisations and items; written once
 server.npz      the checkpoint; written before each next round begins
+secagg.json     under secure aggregation: the last session, and what nodes are asked next with; before each exchange
 history.jsonl   a line a round
 run.log         who was left out of a round and why, and what else the server has to say
 status.json     what a person wants to know: the round, who is there, who is late or lost
@@ -27,11 +28,12 @@ from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError, require
 from fedmc.federation.logs import OneLine
 from fedmc.federation.protocol import OLDEST, Served
-from fedmc.federation.server import checkpoint
+from fedmc.federation.server import checkpoint, secagg_record
 from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
@@ -203,7 +205,8 @@ def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signe
 
     approved = ApprovalTransport(transport, plan.patience, on_waiting)
     features = None if catalogue is None or folder.saved.exists() else _item_features(plan, catalogue)
-    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path), features)
+    record = SecAggRecord.load(folder.path / secagg_record.FILE)
+    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path), features, record)
     try:
         return _rounds(folder, plan, engine)
     finally:

@@ -1,13 +1,13 @@
-"""The server's side of a secure-aggregation session: five exchanges with the nodes, which yield their sum.
+"""The server's side of secure aggregation: two exchanges with the nodes of a cohort, which yield their sum.
 
-A node that does not answer, or whose answer is refused, is a drop-out of the session. The sum is over the survivors,
-whose masked inputs arrived. With too many drop-outs nothing is unmasked.
+A node that does not answer in exchange 1 is left out, and the others are asked again as a smaller cohort, if that hides
+them. After exchange 2 has begun, the cohort is final: the session is repeated until enough of its members have opened
+it. Nodes answer a repeated message with the same bytes.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,30 +15,31 @@ import numpy as np
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.algorithms.schema import schema_of
-from fedmc.errors import DataError, TooFewError, UnmeasuredError, reason
+from fedmc.errors import DataError, Diverged, TooFewError, UnmeasuredError, reason
 from fedmc.federation import secagg_messages as messages
-from fedmc.federation.secagg_messages import Arrays, Stage, encode_stage, read_stage
+from fedmc.federation.secagg_messages import Stage, encode_stage, read_stage, session_of
 from fedmc.federation.server.asking import Asking, log
+from fedmc.federation.server.cohorts import Cohorts
 from fedmc.federation.statuses import DIVERGED, OK, explain
 from fedmc.federation.wire import Invitation, decode_reply, from_bytes
-from fedmc.privacy.secagg.aggregator import Aggregator
-from fedmc.privacy.secagg.session import AbortedError, Advert, threshold_of
+from fedmc.privacy.secagg.aggregator import Aggregator, MisdealtError, Unmasked
+from fedmc.privacy.secagg.rules import losses_of
+from fedmc.privacy.secagg.session import NO_SUM, Invited, Proof, Session
 from fedmc.training.fixed_point import decoded
-from fedmc.types import Array
 
 T = TypeVar("T")
 
-SESSIONS = 12  # tries per round: a node that dies within a session loses its session keys
+SESSIONS = 12  # attempts per sum: each loss in exchange 1 costs one
 SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus some for each member
 
 
 def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
-    """The sum of the nodes' replies; a session with too many drop-outs is repeated with new keys."""
+    """The sum of the nodes' replies."""
     if broadcast.task != "measure":
-        return _ask(asking, broadcast, asked)
+        return SecureAsk(asking, broadcast, asked).run()
     try:
         _check_nobody_missing(asking, broadcast.round)
-        return _ask(asking, broadcast, asked)
+        return SecureAsk(asking, broadcast, asked).run()
     except TooFewError as error:
         log.warning("round %s is not measured, that takes all nodes: %s", broadcast.round, error)
         raise UnmeasuredError(str(error)) from None
@@ -52,103 +53,181 @@ def _check_nobody_missing(asking: Asking, number: int) -> None:
         raise TooFewError(f"{names} did not take part in the round")
 
 
-def _ask(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
-    why = ""
-    for _ in range(SESSIONS):
-        try:
-            return SecAggSession(asking, broadcast, asked).run()
-        except AbortedError as error:
-            why = str(error)
-            log.warning("round %s, %s: %s", broadcast.round, broadcast.task, why)
-    raise TooFewError(f"round {broadcast.round}: {why} ({asking.reasons(len(asked))})")
-
-
-class SecAggSession:
-    """One session; AbortedError if too few members are left."""
+class SecureAsk:
+    """One sum: sessions with ever smaller cohorts, until one is opened."""
 
     def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
-        # At the start and in measurements all nodes must take part, so that every session has the same members: sums
-        # over different members could be subtracted.
-        everybody = broadcast.round == 0 or not asking.counted or broadcast.task == "measure"
-        quorum = len(asked) if everybody else min(asking.members.quorum, len(asked))
         self.asking, self.broadcast, self.asked = asking, broadcast, asked
-        self.needed, self.sent, self.diverged = max(quorum, threshold_of(len(asked))), 0, 0
-        self.invitation = Invitation(secrets.token_hex(16), tuple(asked), self.needed)
-        request = asking.request(asked[0], broadcast, self.invitation)
-        self.aggregator = Aggregator(messages.session_of(request, asking.members.items), asking.members.pinned)
+        self.record, self.sent, self.diverged = asking.record, 0, 0
+        self.kept = broadcast.task in STATEFUL_TASKS
+        self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record)
 
     def run(self) -> Sums:
-        aggregator, ask = self.aggregator, self._ask
-        adverts = aggregator.take_adverts(self._invite())
-        listed = dict.fromkeys(aggregator.adverts, messages.from_adverts(adverts))
-        sealed = aggregator.take_sealed(ask("share", listed, _table(messages.SEALED), aggregator.check_sealed))
-        for_masks = {member: messages.from_table(shares, messages.SEALED) for member, shares in sealed.items()}
-        survivors = aggregator.take_hidden(ask("mask", for_masks, _masked, aggregator.check_hidden))
-        alive = dict.fromkeys(survivors, messages.from_members(survivors))
-        signatures = aggregator.take_signatures(ask("confirm", alive, _signature, aggregator.check_signature))
-        proof = dict.fromkeys(signatures, messages.from_table(signatures, messages.SIGNATURE))
-        revealed = ask("reveal", proof, messages.to_revealed, aggregator.check_revealed)
-        try:
-            total = aggregator.unmask(revealed)
-            schema = schema_of(self.broadcast, self.asking.members.items)
-            return self._checked(decoded(total.view(np.int64), schema, self.sent), survivors)
-        except DataError as error:  # a member lied, and the sum does not show which one
-            raise AbortedError(str(error)) from None
+        record, session = self.record, self._begun()
+        if session is None:
+            session = self._propose(self.asked)
+        for _ in range(SESSIONS):
+            aggregator = Aggregator(session, self.asking.members.pinned)
+            self._mask(session, aggregator)
+            if aggregator.missing():
+                session = self._again(session, aggregator)
+                continue
+            record.open()
+            try:
+                return self._sums(session, self._open(session, aggregator))
+            except MisdealtError as error:
+                session = self._without(session, error.proofs)
+        raise TooFewError(f"round {self.broadcast.round}: {self.broadcast.task} took more than {SESSIONS} attempts")
 
-    def _invite(self) -> dict[int, Advert]:
-        contents = {k: self.asking.encoded(k, self.broadcast, self.invitation) for k in self.asked}
-        answers = self.asking.exchange(contents, SMALL, self.needed)
-        found = self._valid("advertise", answers, self.asked, _one_advert, self._check_advert)
-        self.asking.witness_releases(found, self.broadcast)
+    # --- which session
+
+    def _begun(self) -> Session | None:
+        """The session of this request that an earlier process began, or this one before an error."""
+        session = self.record.session
+        return session if session is not None and session.content == self._content() else None
+
+    def _content(self) -> bytes:
+        return bytes.fromhex(self.asking.request(self.asked[0], self.broadcast).common)
+
+    def _propose(
+        self, cohort: Collection[int], replaced: Session | None = None, proofs: tuple[Proof, ...] = ()
+    ) -> Session:
+        """A new session over a cohort that hides its members; TooFewError if none does."""
+        record = self.record
+        if record.opening and not record.done and replaced is None:
+            raise TooFewError(
+                f"sum {record.certified + 1} of run {self.asking.run} was begun with another request, and may have "
+                "been opened: start a new run"
+            )
+        chosen = self.cohorts.choose(cohort, self.asked if replaced is None else cohort, self.kept, self._missing)
+        self._get_keys(chosen)
+        invited = tuple(Invited(record.keys[member], record.bases.get(member, NO_SUM)) for member in chosen)
+        before = record.session
+        attempt = before.attempt + 1 if before is not None and before.number == record.certified + 1 else 1
+        previous = record.certificates[record.certified].hash if record.certified else b""
+        instead_of = b"" if replaced is None else replaced.hash
+        invitation = Invitation(
+            record.certified + 1, attempt, invited, losses_of(len(chosen)), previous, instead_of, (), proofs
+        )
+        request = self.asking.request(chosen[0], self.broadcast, invitation)
+        session = session_of(request, self.asking.members.items)
+        record.begin(session, proofs)
+        return session
+
+    def _again(self, session: Session, aggregator: Aggregator) -> Session:
+        """After losses in exchange 1: the members that have replied, and those that have sent new keys."""
+        if self.record.opening:
+            missing = ", ".join(map(self.asking.members.name, aggregator.missing()))
+            raise TooFewError(f"round {self.broadcast.round}: {missing} must come back: its sum is being unmasked")
+        return self._propose([member for member in session.members if member in self.record.keys])
+
+    def _without(self, session: Session, proofs: tuple[Proof, ...]) -> Session:
+        guilty = {proof.head.member for proof in proofs}
+        for member in sorted(guilty):
+            self.asking.leave_out(member, self.broadcast, "it dealt wrong shares, by its own signature")
+        self.record.misdealt |= guilty
+        return self._propose(set(session.members) - guilty, session, proofs)
+
+    def _missing(self, needed: int, there: int) -> TooFewError:
+        reasons = self.asking.reasons(len(self.asked))
+        said = f"{there} of {len(self.asked)} nodes take part, {needed} must"
+        return TooFewError(f"round {self.broadcast.round}: {said} ({reasons})")
+
+    # --- the exchanges
+
+    def _get_keys(self, cohort: Collection[int]) -> None:
+        """Ask members for one-time keys if none are known that they have not used."""
+        without = [member for member in cohort if member not in self.record.keys]
+        if not without:
+            return
+        contents = {k: self.asking.encoded(k, self.broadcast, Invitation()) for k in without}
+        answers = self.asking.exchange(contents, SMALL, len(without))
+        found = self._valid("keys", answers, without, self._take_keys)
         self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
-        if len(found) < self.needed:  # a new session would not help: the wait for the others is over
-            missing = self.asking.reasons(len(self.asked) - len(found))
-            there = f"{len(found)} of {len(self.asked)} nodes take part, {self.needed} must"
-            raise TooFewError(f"round {self.broadcast.round}: {there} ({missing})")
-        return found
+        if len(found) < len(without):
+            raise self._missing(len(cohort), len(cohort) - len(without) + len(found))
 
-    def _check_advert(self, member: int, advert: Advert) -> None:
-        self.aggregator.check_advert(member, advert)
-        if advert.new != (self.broadcast.task in STATEFUL_TASKS and member not in self.asking.counted):
-            raise DataError("it joins twice" if advert.new else "it never joined")
+    def _mask(self, session: Session, aggregator: Aggregator) -> None:
+        """Exchange 1."""
+        record = self.record
+        invitation = Invitation(
+            session.number, session.attempt, session.invited, session.losses, session.previous, session.instead_of,
+            (), record.proofs,
+        )  # fmt: skip
+        contents = {
+            k: self.asking.encoded(k, self.broadcast, invitation._replace(certificates=record.for_member(k)))
+            for k in session.members
+        }
+        most = SMALL + 200 * len(contents) + 9 * session.length
+        needed = len(contents) if record.opening else self.cohorts.least(session.members, self.asked, self.kept)
 
-    def _ask(
-        self,
-        stage: str,
-        arrays: Mapping[int, Arrays],
-        read: Callable[[int, Arrays], T],
-        check: Callable[[int, T], None],
-    ) -> dict[int, T]:
-        """One stage: ask these members, and keep the valid answers."""
-        token = self.invitation.token
-        contents = {k: encode_stage(Stage(token, k, stage, part)) for k, part in arrays.items()}
-        masked = 8 * self.aggregator.session.length if stage == "mask" else 0
-        answers = self.asking.exchange(contents, SMALL + 200 * len(arrays) + masked, self.needed)
-        return self._valid(stage, answers, list(arrays), read, check)
+        def take(member: int, stage: Stage) -> None:
+            if stage.stage == "masked":
+                aggregator.take_masked(member, messages.masked_of(stage.arrays, session.members))
+                if not record.done:
+                    record.keys[member] = aggregator.masked[member].head.next
+            elif stage.stage == "opened":
+                raise DataError("it has opened another session of this sum, which this server does not know")
+            else:
+                self._take_keys(member, stage)
+
+        answers = self.asking.exchange(contents, most, needed)
+        self._valid("masked", answers, list(contents), take)
+        self.asking.witness_releases(aggregator.masked, self.broadcast)
+        self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
+
+    def _open(self, session: Session, aggregator: Aggregator) -> Unmasked:
+        """Exchange 2."""
+        arrays = messages.open_arrays(session.hash, aggregator.heads())
+        contents = {k: encode_stage(Stage(session.run, k, "open", arrays)) for k in session.members}
+
+        def take(member: int, stage: Stage) -> None:
+            which, opened = messages.opened_of(stage.arrays)
+            if which != session.hash:
+                raise DataError("it has opened another session of this sum, which this server does not know")
+            aggregator.take_opened(member, opened)
+
+        answers = self.asking.exchange(contents, SMALL, session.needed)
+        self._valid("opened", answers, list(contents), take)
+        if len(aggregator.opened) < session.needed:
+            raise self._missing(session.needed, len(aggregator.opened))
+        try:
+            return aggregator.unmask()
+        except DataError as error:  # a member lied, and nothing shows which one
+            raise Diverged(
+                self.broadcast.round, str(error), "start a new run, without organisations that lie"
+            ) from None
+
+    def _take_keys(self, member: int, stage: Stage) -> None:
+        keys, _ = messages.keys_of(stage.arrays)
+        if keys.member != member:
+            raise DataError(f"keys of {keys.member} came from {member}")
+        keys.check(self.asking.run, self.asking.members.pinned)
+        keys.check_usable()
+        self.record.keys[member] = keys
 
     def _valid(
         self,
-        stage: str,
+        expected: str,
         answers: Mapping[int, bytes],
         asked: list[int],
-        read: Callable[[int, Arrays], T],
-        check: Callable[[int, T], None],
-    ) -> dict[int, T]:
-        found: dict[int, T] = {}
+        take: Callable[[int, Stage], None],
+    ) -> list[int]:
+        """The members whose answers were taken; the others are left out, with a line in the log."""
+        found = []
         for member in asked:
             if member not in answers:
-                self.asking.leave_out(member, self.broadcast, f"no answer to {stage} in time")
+                self.asking.leave_out(member, self.broadcast, f"no answer ({expected}) in time")
                 continue
             self.sent += len(answers[member])
             try:
-                value = read(member, self._arrays(stage, member, answers[member]))
-                check(member, value)
-                found[member] = value
+                take(member, self._stage(member, answers[member]))
+                found.append(member)
             except Exception as error:  # malformed bytes can raise anything
-                self.asking.leave_out(member, self.broadcast, f"{stage}: {reason(error)}")
+                self.asking.leave_out(member, self.broadcast, f"{expected}: {reason(error)}")
         return found
 
-    def _arrays(self, stage: str, member: int, content: bytes) -> Arrays:
+    def _stage(self, member: int, content: bytes) -> Stage:
         arrays, words = from_bytes(content)
         if "stage" not in words:
             reply = decode_reply(arrays, words)
@@ -157,30 +236,21 @@ class SecAggSession:
         said = read_stage(content)
         if said.status != OK:
             raise DataError(explain(said.status))
-        if (said.token, said.client, said.stage) != (self.invitation.token, member, stage):
+        if (said.run, said.client) != (self.asking.run, member):
             raise DataError("an answer to another question")
-        return said.arrays
+        return said
 
-    def _checked(self, sums: Sums, survivors: tuple[int, ...]) -> Sums:
-        if "joined" in sums.parts:
-            expected = sum(member not in self.asking.counted for member in survivors)
-            if sums.number("joined") != expected:
-                raise DataError(f"{sums.number('joined'):g} nodes say that they are new, {expected} are")
-        return replace(sums, clients=survivors)
+    # --- the sum
 
-
-def _one_advert(member: int, arrays: Arrays) -> Advert:
-    (advert,) = messages.to_adverts(arrays)
-    return advert
-
-
-def _table(size: int) -> Callable[[int, Arrays], dict[int, bytes]]:
-    return lambda member, arrays: messages.to_table(arrays, size)
-
-
-def _masked(member: int, arrays: Arrays) -> Array:
-    return arrays["words"]
-
-
-def _signature(member: int, arrays: Arrays) -> bytes:
-    return messages.to_signature(arrays)
+    def _sums(self, session: Session, unmasked: Unmasked) -> Sums:
+        newcomers = sum(session.bases[member] == NO_SUM for member in session.members)
+        self.record.certify(unmasked.certificate)
+        if unmasked.failed:
+            cause = "a node could not compute its part; the sum does not say which one: each finds out in its own log"
+            raise Diverged(self.broadcast.round, cause, self.broadcast.settings.make_algorithm().remedy)
+        schema = schema_of(self.broadcast, self.asking.members.items)
+        sums = decoded(unmasked.words.view(np.int64), schema, self.sent)
+        if "joined" in sums.parts and sums.number("joined") != newcomers:
+            cause = f"{sums.number('joined'):g} nodes say that they are new, {newcomers} are"
+            raise Diverged(self.broadcast.round, cause, "start a new run, without organisations that lie")
+        return replace(sums, clients=session.members)

@@ -27,8 +27,9 @@ from fedmc.federation.setup import entries, identities, keys, policy, request_ke
 from fedmc.federation.setup.entries import EventEntries
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
-from fedmc.privacy.modes import cohort_for, default_for
-from fedmc.privacy.protocol import MODES, SMALLEST_COHORT
+from fedmc.privacy.modes import default_for
+from fedmc.privacy.protocol import MODES
+from fedmc.privacy.secagg.rules import SMALLEST_COHORT, cohort_for
 from fedmc.types import whole
 
 RESERVED = ("server", "authority")
@@ -75,7 +76,7 @@ class NodeConfig(EventEntries):
     categorical: tuple[str, ...] = ()  # columns of the features whose numbers are categories
     times: bool = False  # whether to read the times of the ratings, for biases by user and day
     accept: tuple[str, ...] = ("secagg",)  # privacy modes that the organisation agreed to
-    min_cohort: int = 10  # the smallest cohort that it accepts
+    min_cohort: int = 8  # honest members of the smallest cohort that it accepts
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
     policy: Policy = DEFAULT  # what a run may ask of the node

@@ -50,6 +50,7 @@ class Policy:
     max_penalty_items: float = _entry(1e6, "")
     ranking: bool = _entry(True, "false: no run that measures how held-out ratings are ranked")
     runs_per_day: int = _entry(20, "new runs in a day (UTC); 0: none")
+    alone_visible: bool = _entry(False, "true: take part in secure sums that show this node's own change")
     approve: bool = _entry(False, "true: a new run waits for `fedmc node approve RUN FOLDER`")
 
     def in_words(self) -> list[str]:
@@ -62,12 +63,17 @@ class Policy:
             f"rank up to {self.max_rank:,}, up to {self.max_rounds:,} rounds a run, "
             f"up to {self.max_inner_steps:,} inner steps a round, beta {beta}",
             f"weight of the users' penalty {users}, of the items' penalty {items}",
-            f"runs that measure how held-out ratings are ranked: {'yes' if self.ranking else 'no'}",
+            f"runs that measure how held-out ratings are ranked: {_yes(self.ranking)}",
+            f"secure sums that show the change of this node alone: {_yes(self.alone_visible)}",
             f"at most {self.runs_per_day:,} new runs a day (UTC); new runs {new}",
         ]
 
     def _range(self, name: str) -> str:
         return f"{getattr(self, f'min_{name}'):g} to {getattr(self, f'max_{name}'):g}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 DEFAULT = Policy()

@@ -68,11 +68,14 @@ class Aggregator:
             raise DataError(f"the masked input of {member} is not the one that it signed, or of another shape")
         self.masked[member] = masked
 
+    def missing(self) -> list[int]:
+        """The members that have not replied."""
+        return [member for member in self.session.members if member not in self.masked]
+
     def heads(self) -> list[Head]:
         """What every member gets in exchange 2."""
-        missing = set(self.session.members) - set(self.masked)
-        if missing:
-            raise AbortedError(f"members {sorted(missing)} did not reply")
+        if self.missing():
+            raise AbortedError(f"members {self.missing()} did not reply")
         return [self.masked[member].head for member in self.session.members]
 
     def take_opened(self, member: int, opened: Opened) -> None:

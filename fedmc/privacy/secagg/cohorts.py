@@ -1,4 +1,4 @@
-"""The cohort of a round of secure aggregation: a fixed group of at least `least` clients, and newcomers that hide.
+"""The cohort of a round of secure aggregation: a fixed group of at least `least` clients.
 
 A row of a cohort's sum that is exactly zero proves that nobody in the cohort rated the item. If cohorts were drawn
 anew, such proofs would add up over the rounds until they name single clients (`fedmc.audit.group_testing`). So clients
@@ -7,12 +7,13 @@ clients, on `least` and on how many take part in a round: not on the seed, the r
 number of clients a round use unions of the same smallest groups.
 
 A newcomer adds its whole contribution, while the other clients add small changes: a single newcomer would stand out in
-the sum. A group joins together at its first turn. Whoever missed that waits for others, at least `least` together.
+the sum. A group joins together at its first turn. In a federation, whoever comes back alone after an absence waits for
+others with the same last sum (`rules.Rules.hides`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -43,21 +44,7 @@ def groups(clients: int, active: int, least: int) -> tuple[Group, ...]:
     return tuple(tuple(int(client) for part in turn for client in smallest[part]) for turn in turns)
 
 
-def cohort(turns: Sequence[Group], joined: Set[int], least: int, number: int) -> Group:
-    """The clients of round `number`, given those that `joined` already; () if they would not be hidden.
-
-    Only after absences does a cohort differ from the group whose turn it is: members who have not joined are left out
-    until `least` of them can join together, and a group that became too small takes its turn with the next one.
-    """
-    turn = (number - 1) % len(turns)
-    if not joined & set(turns[turn]):
-        return turns[turn] if len(turns[turn]) >= least else ()
-    begun = [group for group in turns if joined & set(group)]
-    waiting = {client for group in begun for client in group} - joined
-    taking_part = set(turns[turn]) & joined
-    for group in (*turns[turn + 1 :], *turns[:turn]):
-        if len(taking_part) < least:
-            taking_part |= set(group) & joined
-    if len(waiting) >= least:
-        taking_part |= waiting
-    return tuple(sorted(taking_part)) if len(taking_part) >= least else ()
+def cohort(turns: Sequence[Group], least: int, number: int) -> Group:
+    """The clients of round `number`: the group whose turn it is, or () if they would not be hidden."""
+    group = turns[(number - 1) % len(turns)]
+    return group if len(group) >= least else ()

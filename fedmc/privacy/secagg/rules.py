@@ -21,25 +21,30 @@ class Rules(NamedTuple):
     """What a member demands of the sums that it takes part in."""
 
     min_cohort: int
+    colluding: int  # c: of the whole federation, so that it does not shrink with a cohort
     alone: bool = False  # it accepts sums that show its own change, if it joins or comes back alone
+
+    @property
+    def smallest(self) -> int:
+        """The smallest set of members with `min_cohort` honest ones."""
+        return self.min_cohort + self.colluding
 
     def check(self, members: int, losses: int) -> None:
         """Refuse a cohort that cannot keep the promise."""
-        honest, colluding = members - colluders(members), colluders(members)
-        least = max(self.min_cohort, 2, 2 * losses + 1)
+        honest, least = members - self.colluding, max(self.min_cohort, 2, 2 * losses + 1)
         if losses < 0 or honest < least:
             raise DataError(
-                f"a cohort of {members} members, {colluding} of whom may collude and {losses} may be lost, has "
+                f"a cohort of {members} members, {self.colluding} of whom may collude and {losses} may be lost, has "
                 f"{honest} honest ones: at least {least} are needed"
             )
 
     def hides(self, members: int, sharing: int) -> bool:
         """Whether so many members that share a base hide each other's first or late contribution."""
-        return self.alone or sharing - colluders(members) >= self.min_cohort or sharing == members
+        return self.alone or sharing >= self.smallest or sharing == members
 
 
 def colluders(members: int) -> int:
-    """The members of a cohort that are assumed to collude with the server."""
+    """How many of a federation's members are assumed to collude with the server."""
     return 1 if members > SMALLEST_COHORT else 0
 
 
@@ -53,16 +58,14 @@ def cohort_for(members: int) -> int:
     return max(SMALLEST_COHORT, min(DEFAULT_COHORT, members - colluders(members)))
 
 
-def smallest_group(min_cohort: int) -> int:
-    """The smallest cohort with this many honest members."""
-    return next(size for size in (min_cohort, min_cohort + 1) if size - colluders(size) >= min_cohort)
+def smallest_group(members: int, min_cohort: int) -> int:
+    """The smallest cohort of a federation with so many members that has `min_cohort` honest ones."""
+    return min_cohort + colluders(members)
 
 
 def promise(members: int, min_cohort: int) -> str:
-    """What a cohort of this size is promised, as a sentence."""
-    c, d = colluders(members), losses_of(members)
-    together = f"{c} of them may work together with the server" if c else "none of them may work with the server"
-    return (
-        f"every sum covers at least {min_cohort} honest clients: of {members} in a cohort {together}, and {d} may be "
-        "lost before it is unmasked"
-    )
+    """What a federation with so many members promises, as a sentence."""
+    c, d = colluders(members), losses_of(smallest_group(members, min_cohort))
+    together = f"even if {c} of its members works together with the server" if c else "if no member helps the server"
+    lost = f"{d} member" if d == 1 else f"{d} members"
+    return f"every sum covers at least {min_cohort} honest clients, {together}; {lost} may be lost while it is unmasked"

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedmc.errors import DataError, FedmcError
 from fedmc.privacy.secagg import crypto
-from fedmc.privacy.secagg.rules import Rules
+from fedmc.privacy.secagg.rules import Rules, colluders
 from fedmc.privacy.secagg.serial import Value, digest, serialise
 from fedmc.types import Array
 
@@ -191,7 +191,7 @@ class Certificate(NamedTuple):
             raise DataError("a certificate is signed twice, or by others than its members")
         if len(set(self.members)) != len(self.members) or not set(self.members) <= set(pinned):
             raise DataError("a certificate names a member twice, or one that is not known")
-        Rules(2).check(len(self.members), self.losses)  # so that an honest member is among the signers
+        Rules(2, colluders(len(pinned))).check(len(self.members), self.losses)  # one signer at least is honest
         if len(signers) < len(self.members) - self.losses:
             raise DataError(f"a certificate has {len(signers)} signatures of {len(self.members)} members: too few")
         for member, signature in self.signatures:

@@ -1,0 +1,119 @@
+"""What the server keeps of a run's secure sums: enough to repeat the last session after a crash, to the same bits.
+
+It is written before each exchange. Nodes answer a repeated session with the same bytes, so neither masked inputs nor
+sums need to be stored here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedmc.data.files import write_whole
+from fedmc.errors import DataError
+from fedmc.privacy.secagg import encoding
+from fedmc.privacy.secagg.encoding import Json, items, whole_from
+from fedmc.privacy.secagg.session import NO_SUM, Certificate, Proof, PublicKeys, Session
+
+FILE = "secagg.json"
+
+
+@dataclass
+class SecAggRecord:
+    """Without a `path`, nothing is written: for tests and single sums."""
+
+    path: Path | None = None
+    keys: dict[int, PublicKeys] = field(default_factory=dict)  # the unused ones of each member
+    bases: dict[int, int] = field(default_factory=dict)  # the last certified sum of each member
+    asked: dict[int, int] = field(default_factory=dict)  # the last sum that each member was asked for
+    certificates: dict[int, Certificate] = field(default_factory=dict)  # the last, and what members may not know
+    session: Session | None = None  # the last one
+    proofs: tuple[Proof, ...] = ()  # with which it replaces the one before
+    opening: bool = False  # its members may have opened it, so that it cannot be replaced
+    misdealt: set[int] = field(default_factory=set)  # members that dealt wrong shares
+
+    @property
+    def certified(self) -> int:
+        """The last certified sum."""
+        return max(self.certificates, default=NO_SUM)
+
+    @property
+    def done(self) -> bool:
+        """Whether the last session is certified."""
+        return self.session is not None and self.session.number == self.certified
+
+    def begin(self, session: Session, proofs: tuple[Proof, ...] = ()) -> None:
+        """Before exchange 1: the keys in the session count as used."""
+        self.session, self.proofs, self.opening = session, proofs, False
+        self.asked |= dict.fromkeys(session.members, session.number)
+        for member in session.members:
+            self.keys.pop(member, None)
+        self.save()
+
+    def open(self) -> None:
+        """Before exchange 2."""
+        if not self.opening:
+            self.opening = True
+            self.save()
+
+    def certify(self, certificate: Certificate) -> None:
+        """After exchange 2, before anything else is done with the sum."""
+        if certificate.number > self.certified:
+            self.certificates[certificate.number] = certificate
+            if certificate.kept:
+                self.bases |= dict.fromkeys(certificate.members, certificate.number)
+            needed = {*self.asked.values(), certificate.number}
+            self.certificates = {number: one for number, one in self.certificates.items() if number in needed}
+        self.save()
+
+    def for_member(self, member: int) -> tuple[Certificate, ...]:
+        """The certificates that a member may not know: of the sum that it was asked for last, and the newest."""
+        numbers = sorted({self.asked.get(member, NO_SUM), self.certified})
+        return tuple(self.certificates[number] for number in numbers if number in self.certificates)
+
+    def save(self) -> None:
+        if self.path is not None:
+            write_whole(self.path, json.dumps(self._words()).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> SecAggRecord:
+        """What an earlier process kept, or an empty record."""
+        if not path.exists():
+            return cls(path)
+        try:
+            return encoding.parsed(path.read_bytes(), lambda value: cls._read(path, value))
+        except (DataError, OSError) as error:
+            raise DataError(f"{path} is damaged: {error}; restore it from a backup, or start a new run") from None
+
+    def _words(self) -> Json:
+        return [
+            [encoding.keys_to(keys) for keys in self.keys.values()],
+            _pairs(self.bases), _pairs(self.asked),
+            [encoding.certificate_to(one) for one in self.certificates.values()],
+            [] if self.session is None else encoding.session_to(self.session),
+            [encoding.proof_to(one) for one in self.proofs],
+            self.opening, sorted(self.misdealt),
+        ]  # fmt: skip
+
+    @classmethod
+    def _read(cls, path: Path, value: Json) -> SecAggRecord:
+        keys, bases, asked, certificates, session, proofs, opening, misdealt = items(value)
+        found = [encoding.certificate_from(one) for one in items(certificates)]
+        return cls(
+            path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases), _numbers(asked),
+            {one.number: one for one in found}, encoding.session_from(session) if items(session) else None,
+            tuple(encoding.proof_from(one) for one in items(proofs)), opening is True,
+            set(map(whole_from, items(misdealt))),
+        )  # fmt: skip
+
+
+def _pairs(table: dict[int, int]) -> Json:
+    pairs: list[Json] = [[member, number] for member, number in sorted(table.items())]
+    return pairs
+
+
+def _numbers(value: Json) -> dict[int, int]:
+    pairs: Iterable[Json] = items(value)
+    return {whole_from(member): whole_from(number) for member, number in map(items, pairs)}
