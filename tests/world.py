@@ -175,7 +175,7 @@ class World:
         last = None
         if self.path.exists():
             found = checkpoint.load(self.path)
-            engine.restore(found.counted, found.factors)
+            engine.restore(found.counted, found.factors, found.measured)
             last = found.checkpoint
             if last.number >= number:
                 return last
@@ -183,11 +183,12 @@ class World:
         def on_checkpoint(now):
             nonlocal last
             self.tick("the server before its checkpoint")
-            checkpoint.save(self.path, SavedRun(RUN, now, engine.counted, CATALOGUE, engine.factors))
+            saved = SavedRun(RUN, now, engine.counted, CATALOGUE, engine.factors, engine.measured)
+            checkpoint.save(self.path, saved)
             last = now
             self.tick("the server after its checkpoint")
 
-        more = {"checkpoint": last, "on_checkpoint": on_checkpoint, "measure_every": self.measure_every}
+        more = {"checkpoint": last, "on_checkpoint": on_checkpoint, "measure_every": self.measure_every, "last": number}
         for round in rounds(engine, settings, **more):
             self.between_rounds()
             if round.number == number:

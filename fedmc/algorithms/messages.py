@@ -61,6 +61,7 @@ class Broadcast(NamedTuple):
     scaling: Scaling = Scaling()
     shared: Shared = NOTHING
     full: bool = False  # with "measure": also what the theory needs
+    measured: bool = False  # with "round": also measure at this V, before the update
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,7 @@ from fedmc.algorithms.messages import Broadcast, Part, Schema, Sums, length
 from fedmc.errors import InputError
 
 NUMBER_BYTES, ROW_BYTES = 12, 12  # upper bounds per value (8 bytes, and its share of the framing) and per row number
+MEASURED = "measured "  # before the names of measurements that come with an update
 FRAMING = 100_000  # upper bound on the framing of a message, in bytes
 
 
@@ -31,7 +32,14 @@ COMMON: dict[str, Callable[[Broadcast, int], Schema]] = {
 def schema_of(broadcast: Broadcast, items: int) -> Schema:
     """The parts that a reply to this broadcast must hold."""
     made = COMMON.get(broadcast.task) or broadcast.settings.make_algorithm().schema
-    return made(broadcast, items)
+    rides = measures.schema(broadcast, items) if broadcast.measured else {}
+    return made(broadcast, items) | {MEASURED + name: part for name, part in rides.items()}
+
+
+def measured_parts(total: Sums) -> Sums:
+    """The measurement that came with the sum of a round."""
+    found = {name: part for name, part in total.parts.items() if name.startswith(MEASURED)}
+    return Sums({name.removeprefix(MEASURED): part for name, part in found.items()})
 
 
 def check_parts(reply: Sums, broadcast: Broadcast, items: int) -> None:

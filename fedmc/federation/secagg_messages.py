@@ -24,6 +24,7 @@ from fedmc.types import MAX_CLIENTS, Array, text, whole
 Arrays = dict[str, Array]
 StageName = Literal["keys", "masked", "open", "opened"]
 STAGES: tuple[str, ...] = get_args(StageName)
+KEPT_TASKS = (*STATEFUL_TASKS, "measure")
 BOX = crypto.SHARE + 16  # a share and AES-GCM's tag
 
 
@@ -50,7 +51,7 @@ def session_of(request: Request, items: int) -> Session:
 
 def is_kept(request: Request) -> bool:
     """Whether nodes keep what they send: the sum is of changes."""
-    return request.broadcast.task in STATEFUL_TASKS
+    return request.broadcast.task in KEPT_TASKS
 
 
 def encode_stage(stage: Stage) -> bytes:

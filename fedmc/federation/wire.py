@@ -135,6 +135,7 @@ def encode(request: Request) -> tuple[Arrays, Header]:
         "run": request.run, "client": request.client, "counted": request.counted, "catalogue": request.catalogue,
         "version": request.version, "task": broadcast.task, "round": broadcast.round, "clients": broadcast.clients,
         "settings": broadcast.settings.to_dict(), "settings_hash": hash_of(broadcast.settings), "full": broadcast.full,
+        "measured": broadcast.measured,
         "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
         "factor": float(request.factor).hex(), "invitation": request.invitation is not None,
     }  # fmt: skip
@@ -166,7 +167,7 @@ def _request(arrays: Arrays, header: Header, settings: Settings) -> Request:
     broadcast = Broadcast(
         cast(Task, text("task", header["task"])), whole("round", header["round"], 0, MAX_ROUND),
         whole("clients", header["clients"], 1, MAX_CLIENTS), settings, V, scaling, Shared(shared),
-        switch("full", header["full"]),
+        switch("full", header["full"]), switch("measured", header.get("measured", False)),
     )  # fmt: skip
     return Request(
         text("run", header["run"]), whole("client", header["client"], 0, MAX_CLIENTS), broadcast,

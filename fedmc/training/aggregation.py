@@ -12,14 +12,14 @@ items a client rated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
 from fedmc.algorithms.client import respond
 from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Sums, Value, add_up, length
-from fedmc.algorithms.schema import schema_of
+from fedmc.algorithms.schema import MEASURED, schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
@@ -27,10 +27,12 @@ from fedmc.errors import require
 from fedmc.privacy import clipping, modes
 from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
 from fedmc.privacy.protocol import Privacy
-from fedmc.privacy.secagg.cohorts import Turn, cohort, groups
+from fedmc.privacy.secagg.cohorts import Group, Turn, cohort, groups
 from fedmc.privacy.secagg.rules import smallest_group
-from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split
+from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split, unflat
 from fedmc.types import Array
+
+WHOLE, MEASUREMENT = "whole numbers", "measured numbers"  # names of a fixed-point state's integers in files
 
 
 class FixedPointState(NamedTuple):
@@ -38,20 +40,26 @@ class FixedPointState(NamedTuple):
 
     inner: State
     whole: Array
+    measured: Array = np.empty(0, np.int64)  # its last counted measurement, if measurements are sent as changes
 
     @property
     def U(self) -> Array:
         return np.asarray(self.inner.U)
 
 
-def taken_apart(state: State) -> tuple[State, Array | None]:
-    """The algorithm's own state, and the contribution in whole steps if there is one, for a node's store."""
-    return (state.inner, state.whole) if isinstance(state, FixedPointState) else (state, None)
+def taken_apart(state: State) -> tuple[State, dict[str, Array]]:
+    """The algorithm's own state, and what is counted of it in whole steps, for a node's store."""
+    if isinstance(state, FixedPointState):
+        return state.inner, {WHOLE: state.whole, MEASUREMENT: state.measured}
+    return state, {}
 
 
-def put_together(inner: State, whole: Array | None) -> State:
+def put_together(inner: State, steps: Mapping[str, Array]) -> State:
     """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
-    return inner if whole is None else cast(State, FixedPointState(inner, whole.ravel()))
+    if WHOLE not in steps:
+        return inner
+    measured = steps.get(MEASUREMENT, np.empty(0, np.int64))
+    return cast(State, FixedPointState(inner, steps[WHOLE].ravel(), measured))
 
 
 class Combined(NamedTuple):
@@ -72,6 +80,10 @@ class Aggregation(Protocol):
 
     def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
         """The clients to ask in a round; `joined` are already part of the sum."""
+        ...
+
+    def groups(self, clients: int, active: int) -> Sequence[Sequence[int]]:
+        """All clients, divided as they are asked for a measurement: one group, if sums may be over all of them."""
         ...
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
@@ -117,6 +129,9 @@ class PlainSum(Aggregation):
 
     def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
         return turn.drawn
+
+    def groups(self, clients: int, active: int) -> Sequence[Sequence[int]]:
+        return [range(clients)]
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         return respond(shard, state, broadcast)
@@ -228,7 +243,7 @@ class SecureSum(FixedPointSum):
         self.min_cohort = min_cohort
 
     def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
-        return SecureSum(self.min_cohort, cutting(on_cut))
+        return MaskedSum(self.min_cohort, cutting(on_cut))
 
     def needs_session(self, task: str) -> bool:
         return task != "finish"  # nodes get the final V and send nothing back
@@ -236,7 +251,46 @@ class SecureSum(FixedPointSum):
     def participants(self, turn: Turn, joined: Set[int]) -> tuple[int, ...]:
         """The group whose turn it is; of the draw, only an empty one counts."""
         least = smallest_group(turn.clients, self.min_cohort)
-        return cohort(groups(turn.clients, turn.active, least), least, turn.number) if turn.drawn else ()
+        return cohort(self.groups(turn.clients, turn.active), least, turn.number) if turn.drawn else ()
+
+    def groups(self, clients: int, active: int) -> tuple[Group, ...]:
+        return groups(clients, active, smallest_group(clients, self.min_cohort))
+
+
+class MaskedSum(SecureSum):
+    """SecureSum at a node: measurements are changes too, so that no sum over fewer members shows one member's.
+
+    The server adds them up: its total has the last measurement of every client that has joined.
+    """
+
+    def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
+        alone = broadcast.task == "measure"
+        if not alone and broadcast.task not in STATEFUL_TASKS:
+            return super().reply(shard, state, broadcast)
+        update = broadcast._replace(measured=False)
+        after, sums = (state, Sums({})) if alone else super().reply(shard, state, update)
+        before = state if isinstance(state, FixedPointState) else None
+        counted = np.empty(0, np.int64) if before is None else before.measured
+        if alone or broadcast.measured:
+            counted, changes = self._measured(shard, state, broadcast, counted)
+            named = {name if alone else MEASURED + name: part for name, part in changes.parts.items()}
+            sums = Sums(sums.parts | named, sums.sent + changes.sent)
+        return _with_measurement(after, counted), sums
+
+    def _measured(self, shard: Shard, state: State | None, broadcast: Broadcast, counted: Array) -> tuple[Array, Sums]:
+        """The measurement at this V in whole steps, and its change."""
+        measure = broadcast._replace(task="measure", measured=False)
+        _, found = super().reply(shard, state, measure)
+        schema = schema_of(measure, shard.by_user.shape[1])
+        now = flat(found, schema)
+        change = now - counted if len(counted) else now
+        return now, Sums(dict(unflat(change, schema)), found.sent)
+
+
+def _with_measurement(state: State | None, measured: Array) -> State | None:
+    if isinstance(state, FixedPointState):
+        return cast(State, state._replace(measured=measured))
+    return state if state is None or not len(measured) else cast(State, FixedPointState(state, measured[:0], measured))
 
 
 class NoisedSecureSum(SecureSum):

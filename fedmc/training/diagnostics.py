@@ -90,10 +90,14 @@ def diagnose(
     if not engine.simulated and "measure" not in settings.privacy.tasks:
         return Measured()
     try:
-        sums = engine.ask(broadcast._replace(task="measure", full=full), range(broadcast.clients))
+        measure = broadcast._replace(task="measure", full=full)
+        asked = [engine.ask(measure, some) for some in engine.measured_in(settings)]
     except UnmeasuredError:
         return Measured()
-    basic, nbytes = from_sums(sums, broadcast), sums.sent + sums.received
+    if not asked:
+        return Measured()
+    sums = asked[-1]
+    basic, nbytes = from_sums(sums, broadcast), sum(one.sent + one.received for one in asked)
     theory = settings.make_algorithm().theory
     if not full or theory is None:
         return Measured(basic, nbytes)

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from typing import Protocol
 
 from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.settings import Settings
 from fedmc.types import Array
 
 
@@ -29,6 +30,14 @@ class Engine(Protocol):
     @property
     def joined(self) -> Set[int]:
         """The clients that have contributed to the server's sum."""
+        ...
+
+    def measures_ride(self, settings: Settings) -> bool:
+        """Whether measurements at V come with the updates at this V, one round later, instead of being asked for."""
+        ...
+
+    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
+        """Whom to ask for a measurement, in turn; the last answer is the total."""
         ...
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums: ...

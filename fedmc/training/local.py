@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedmc.algorithms.client import can_batch, respond_together
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
+from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import require
@@ -48,6 +49,12 @@ class LocalEngine:
     @property
     def joined(self) -> Set[int]:
         return self._joined
+
+    def measures_ride(self, settings: Settings) -> bool:
+        return False
+
+    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
+        return [range(self.clients)]
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept or, if one client fails, none."""

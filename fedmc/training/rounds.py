@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmc.algorithms.beta import beta_of
 from fedmc.algorithms.messages import ITEM_FEATURES, NOTHING, Broadcast, Shared, Sums
+from fedmc.algorithms.schema import measured_parts
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.algorithms.state import ServerState
@@ -19,7 +20,7 @@ from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
 from fedmc.training import side
 from fedmc.training.aggregation import aggregation_of, check_run
-from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose
+from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose, from_sums
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import sampler_of
 from fedmc.types import Array
@@ -76,10 +77,11 @@ class Traffic:
     engine: Engine
     down: int = 0
     up: int = 0
+    total: Sums | None = None  # the last one
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         reply = self.engine.ask(broadcast, clients)
-        self.down, self.up = self.down + reply.received, self.up + reply.sent
+        self.down, self.up, self.total = self.down + reply.received, self.up + reply.sent, reply
         return reply
 
 
@@ -97,56 +99,102 @@ def rounds(
 
     Every `measure_every`-th round and the `last` are measured; `full` adds the costly diagnostics. `on_checkpoint` is
     called after each round, before clients are asked again; a later call resumes from its argument (`checkpoint`).
+    If the `last` round is known, an engine may let measurements ride along: those of a round come with the updates of
+    the next one, which is then asked for before the round is yielded.
     """
     require(not settings.needs_tuning, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     check_run(settings, engine.clients, last, full)
-    certificate = Certificate(settings, engine.clients)
+    plan = _Plan(engine, settings, measure_every, last, full)
+    waiting: Round | None = None  # to be measured with the next updates
     if checkpoint is None:
-        checkpoint, opening = _opening(engine, settings, certificate, full, on_checkpoint)
-        yield opening
+        checkpoint, opening = _opening(plan, on_checkpoint)
+        waiting = opening if plan.rides else None
+        if waiting is None:
+            yield opening
+    elif plan.rides:
+        waiting = _resumed(engine, checkpoint)
     number, broadcast, server, start = checkpoint
-    if number == 0 and start is None:  # the process was killed before the start was measured
-        start = diagnose(engine, broadcast, server, None, certificate, full).diagnostics.objective
+    if number == 0 and start is None and not plan.rides:  # the process was killed before the start was measured
+        start = plan.diagnose(broadcast, server, None).diagnostics.objective
     while True:
         number += 1
         began, before, traffic = time.perf_counter(), server.V, Traffic(engine)
-        participants = _participants(engine, settings, number)
-        asked = broadcast._replace(task="round", round=number)
-        server, participants, following = one_round(traffic, asked, server, participants)
+        asked = broadcast._replace(
+            task="round", round=number, measured=waiting is not None and plan.due(waiting.number)
+        )
+        server, participants, following = one_round(traffic, asked, server, _participants(engine, settings, number))
+        if waiting is not None:
+            waiting = _measured_along(waiting, traffic)
+            start = waiting.diagnostics.objective if start is None else start
+            yield _not_diverged(engine, waiting, start)
         broadcast = broadcast._replace(V=following.V, shared=following.shared, round=number)
         seconds = time.perf_counter() - began
         on_checkpoint(Checkpoint(number, broadcast, server, start))
-        due = number % measure_every == 0 or number == last
-        measured = diagnose(engine, broadcast, server, before, certificate, full) if due else Measured()
+        later = plan.rides and number != last
+        measured = plan.diagnose(broadcast, server, before) if plan.due(number) and not later else Measured()
         algorithm = settings.make_algorithm()
         found = measured.diagnostics._replace(
             epsilon=algorithm.epsilon_spent(settings, number),
-            bound=algorithm.bound(server, broadcast) if due else None,
+            bound=algorithm.bound(server, broadcast) if plan.due(number) else None,
         )
-        if has_diverged(found.objective, start):
-            engine.rollback()
-            grew = f"the objective grew from {start:.3g} to {found.objective:.3g}"
-            raise Diverged(number, grew, algorithm.remedy)
-        yield Round(
+        ended = Round(
             number, engine.clients, participants, seconds, traffic.down, traffic.up, measured.nbytes, found, broadcast
         )
+        waiting = ended if later else None
+        if waiting is None:
+            yield _not_diverged(engine, ended, start)
 
 
-def _opening(
-    engine: Engine,
-    settings: Settings,
-    certificate: Certificate,
-    full: bool,
-    on_checkpoint: Callable[[Checkpoint], None],
-) -> tuple[Checkpoint, Round]:
+class _Plan:
+    """Which rounds are measured, and how."""
+
+    def __init__(self, engine: Engine, settings: Settings, measure_every: int, last: int | None, full: bool) -> None:
+        self.engine, self.measure_every, self.last, self.full = engine, measure_every, last, full
+        self.certificate = Certificate(settings, engine.clients)
+        self.rides = last is not None and engine.measures_ride(settings)
+
+    def due(self, number: int) -> bool:
+        return number % self.measure_every == 0 or number == self.last
+
+    def diagnose(self, broadcast: Broadcast, server: ServerState, before: Array | None) -> Measured:
+        return diagnose(self.engine, broadcast, server, before, self.certificate, self.full)
+
+
+def _measured_along(round: Round, traffic: Traffic) -> Round:
+    """A round with its diagnostics, from what came with the updates of the next one."""
+    told = None if traffic.total is None else measured_parts(traffic.total)
+    if told is None or not told.parts:
+        return round
+    known = round.diagnostics
+    found = from_sums(told, round.broadcast)._replace(bound=known.bound, epsilon=known.epsilon)
+    return round._replace(diagnostics=found)
+
+
+def _not_diverged(engine: Engine, round: Round, start: float | None) -> Round:
+    """The round; Diverged if its objective is far above that of the start."""
+    objective = round.diagnostics.objective
+    if has_diverged(objective, start):
+        engine.rollback()
+        grew = f"the objective grew from {start:.3g} to {objective:.3g}"
+        raise Diverged(round.number, grew, round.broadcast.settings.make_algorithm().remedy)
+    return round
+
+
+def _resumed(engine: Engine, checkpoint: Checkpoint) -> Round:
+    """The round of a checkpoint, whose measurement is still to come; its times and bytes are lost."""
+    return Round(checkpoint.number, engine.clients, (), 0.0, 0, 0, 0, Diagnostics(), checkpoint.broadcast)
+
+
+def _opening(plan: _Plan, on_checkpoint: Callable[[Checkpoint], None]) -> tuple[Checkpoint, Round]:
     """Start-up, reported as round 0."""
+    engine, settings = plan.engine, plan.certificate.settings
     began, traffic = time.perf_counter(), Traffic(engine)
     first = _participants(engine, settings, 1) or (0,)
     broadcast, server = start_up(traffic, settings, first)
     seconds = time.perf_counter() - began
     on_checkpoint(Checkpoint(0, broadcast, server))
-    measured = diagnose(engine, broadcast, server, None, certificate, full)
+    measured = Measured() if plan.rides else plan.diagnose(broadcast, server, None)
     checkpoint = Checkpoint(0, broadcast, server, measured.diagnostics.objective)
     on_checkpoint(checkpoint)
     everyone = tuple(range(engine.clients)) if server.seen else ()

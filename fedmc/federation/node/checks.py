@@ -26,7 +26,7 @@ from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
 from fedmc.types import MAX_NUMBER, MIN_POSITIVE
 
-EVERYBODY = ("moments", "scale", "pattern", "measure")  # statistics: a sum over some could be subtracted
+EVERYBODY = ("moments", "scale", "pattern")  # statistics: a sum over some could be subtracted
 
 
 class Terms(NamedTuple):

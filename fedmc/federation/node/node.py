@@ -38,7 +38,7 @@ from fedmc.federation.node.secagg_member import Input, SecAggMember, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
-from fedmc.federation.secagg_messages import Stage, encode_stage
+from fedmc.federation.secagg_messages import Stage, encode_stage, is_kept
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
@@ -125,9 +125,9 @@ class Node:
             return pending.reply
         if not self._stale(request, pending) and self._last[0] == (request.key, request.counted):
             return self._last[1]
-        before = self._committed(request, pending).state
         if broadcast.task == "finish":
-            return self._finish(request, before)
+            return self._finish(request, self._counted(request, pending))
+        before = self._committed(request, pending).state
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
             state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
@@ -194,9 +194,9 @@ class Node:
     def _fixed_point_reply(self, request: Request) -> Array:
         """The reply as integers; a repeated session of the same request gets the same ones."""
         broadcast = request.broadcast
-        stateful = broadcast.task in STATEFUL_TASKS
+        kept = is_kept(request)
         pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
-        if stateful and pending.reply is not None and pending.key == request.key:
+        if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
 
         def on_cut(why: str) -> None:
@@ -209,7 +209,7 @@ class Node:
             return state, flat(sums, schema_of(broadcast, len(broadcast.V))).tobytes()
 
         state, content = self._release(request, work)
-        if stateful:
+        if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)
 
@@ -263,6 +263,13 @@ class Node:
         committed, broadcast = self._entry(request, "committed").round, request.broadcast
         late = broadcast.task in STATEFUL_TASKS and broadcast.round <= max(committed, pending.round - 1)
         return request.counted < committed or late
+
+    def _counted(self, request: Request, pending: Entry) -> State | None:
+        """The state that the organisation's model begins from, at the end of a run. Nothing is stored."""
+        if self._stale(request, pending):
+            raise RefusedError("wrong-round", f"the run is said to end after round {request.counted} of this node")
+        counted = pending.state is not None and request.counted == pending.round
+        return pending.state if counted else self._entry(request, "committed").state
 
     def _committed(self, request: Request, pending: Entry) -> Entry:
         """The committed entry, after committing or rolling back the pending one as the request's `counted` says."""

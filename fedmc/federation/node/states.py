@@ -7,22 +7,21 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.federation.wire import from_bytes, to_bytes
-from fedmc.training.aggregation import put_together, taken_apart
+from fedmc.training.aggregation import MEASUREMENT, WHOLE, put_together, taken_apart
 
-WHOLE = "whole numbers"  # array name of a fixed-point state's integers, beside the inner state's fields
 EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 
 
 def dump(state: State | None) -> bytes:
     assert state is not None
-    inner, whole = taken_apart(state)
+    inner, steps = taken_apart(state)
     arrays = {name: np.asarray(value) for name, value in inner._asdict().items()}
-    return to_bytes(arrays if whole is None else arrays | {WHOLE: whole}, {"kind": type(inner).__name__})
+    return to_bytes(arrays | steps, {"kind": type(inner).__name__})
 
 
 def load(content: bytes, algorithm: Algorithm) -> State:
     arrays, header = from_bytes(content)
-    whole = arrays.pop(WHOLE, None)
+    steps = {name: arrays.pop(name) for name in (WHOLE, MEASUREMENT) if name in arrays}
     known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
     kind = str(header["kind"])
-    return put_together(known[EARLIER.get(kind, kind)](**arrays), whole)
+    return put_together(known[EARLIER.get(kind, kind)](**arrays), steps)

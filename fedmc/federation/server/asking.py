@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import Diverged, printable
 from fedmc.federation.protocol import mismatch
+from fedmc.federation.server.measurements import Measurements
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
@@ -37,6 +38,7 @@ class Asking:
         self.counted: dict[int, int] = {}
         self.factors: dict[int, float] = {}
         self.absent: list[Absent] = []
+        self.measurements = Measurements()
         self.received = 0  # bytes that nodes received for the last broadcast
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:

@@ -14,6 +14,7 @@ from fedmc.data.files import write_whole
 from fedmc.errors import DataError
 from fedmc.federation.wire import SHARED, Arrays, Header, Request, decode, encode, from_bytes, to_bytes
 from fedmc.training.rounds import Checkpoint
+from fedmc.types import Array
 
 FORMAT = 2
 NOTHING: Mapping[int, float] = MappingProxyType({})
@@ -27,6 +28,7 @@ class SavedRun(NamedTuple):
     counted: dict[int, int]  # each node's last round that is in the sum
     catalogue: str
     factors: Mapping[int, float] = NOTHING  # the clipping factor of each node's last counted update
+    measured: Array | None = None  # under secure aggregation: the running totals of measurements
 
 
 def save(path: Path, found: SavedRun) -> None:
@@ -34,6 +36,7 @@ def save(path: Path, found: SavedRun) -> None:
     number, broadcast, server, start_objective = found.checkpoint
     arrays, header = encode(Request(found.run, 0, broadcast, -1, found.catalogue))
     arrays |= {"state_V": server.V} | ({} if server.S is None else {"S": np.asarray(server.S)})
+    arrays |= {} if found.measured is None else {"measured": found.measured}
     more: Header = {
         "format": FORMAT, "number": number, "seen": server.seen, "opening": start_objective,
         "counts": {str(client): number for client, number in found.counted.items()},
@@ -64,4 +67,4 @@ def _read(arrays: Arrays, header: Header) -> SavedRun:
     factors = {int(client): float.fromhex(factor) for client, factor in header["factors"].items()}
     server = ServerState(arrays.get("S"), np.ascontiguousarray(arrays["state_V"]), int(header["seen"]))
     checkpoint = Checkpoint(int(header["number"]), request.broadcast, server, header["opening"])
-    return SavedRun(request.run, checkpoint, counted, request.catalogue, factors)
+    return SavedRun(request.run, checkpoint, counted, request.catalogue, factors, arrays.get("measured"))

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
+from fedmc.algorithms.settings import Settings
 from fedmc.federation.server.asking import Asking
 from fedmc.federation.server.direct import ask_directly, finish
+from fedmc.federation.server.measurements import Measurements
 from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.secagg_session import ask_securely
@@ -68,9 +70,27 @@ class FederatedEngine:
     def absent(self) -> list[Absent]:
         return self.asking.absent
 
-    def restore(self, counted: Mapping[int, int], factors: Mapping[int, float]) -> None:
-        """Continue from a checkpoint's counted rounds and clipping factors."""
+    @property
+    def measured(self) -> Array:
+        """The running totals of measurements, under secure aggregation."""
+        return self.asking.measurements.totals
+
+    def restore(self, counted: Mapping[int, int], factors: Mapping[int, float], measured: Array | None = None) -> None:
+        """Continue from a checkpoint's counted rounds, clipping factors and measurements."""
         self.asking.counted, self.asking.factors = dict(counted), dict(factors)
+        self.asking.measurements = Measurements(measured)
+
+    def measures_ride(self, settings: Settings) -> bool:
+        masked = aggregation_of(settings.privacy).masked
+        return masked and "measure" in settings.privacy.tasks  # mode: a session costs more than what rides in it
+
+    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
+        everybody = range(self.clients)
+        if not self.measures_ride(settings):
+            return [everybody]
+        groups = aggregation_of(settings.privacy).groups(self.clients, settings.active)
+        joined = [[client for client in group if client in self.joined] for group in groups]
+        return [group for group in joined if group]
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum over the nodes that answered; its `clients` are these nodes."""

@@ -226,14 +226,15 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
     last: Checkpoint | None = None
     if path.exists():
         found = checkpoint.load(path)
-        engine.restore(found.counted, found.factors)
+        engine.restore(found.counted, found.factors, found.measured)
         last = found.checkpoint
         folder.say(round=last.number)
 
     def on_checkpoint(now: Checkpoint) -> None:
         nonlocal last
         last = now
-        checkpoint.save(path, SavedRun(plan.run, now, engine.counted, plan.catalogue, engine.factors))
+        saved = SavedRun(plan.run, now, engine.counted, plan.catalogue, engine.factors, engine.measured)
+        checkpoint.save(path, saved)
         folder.say(round=now.number)
         folder.say_absent(engine.absent, plan.organisations)
 
@@ -248,11 +249,13 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
 
 
 def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:
-    """Write a line of history for each round up to the last."""
+    """Write a line of history for each round up to the last; a resumed run may repeat one that is there."""
+    there = {line["number"] for line in folder.history()}
     with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
         for round in running:
-            history.write(json.dumps(round.record()) + "\n")
-            history.flush()
+            if round.number not in there:
+                history.write(json.dumps(round.record()) + "\n")
+                history.flush()
             folder.check_stop()
             if round.number >= last:
                 return

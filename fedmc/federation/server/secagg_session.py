@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
+from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError, Diverged, TooFewError, UnmeasuredError, reason
 from fedmc.federation import secagg_messages as messages
@@ -35,22 +35,13 @@ SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus som
 
 def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums:
     """The sum of the nodes' replies."""
-    if broadcast.task != "measure":
-        return SecureAsk(asking, broadcast, asked).run()
     try:
-        _check_nobody_missing(asking, broadcast.round)
         return SecureAsk(asking, broadcast, asked).run()
     except TooFewError as error:
-        log.warning("round %s is not measured, that takes all nodes: %s", broadcast.round, error)
+        if broadcast.task != "measure":
+            raise
+        log.warning("round %s is not measured: %s", broadcast.round, error)
         raise UnmeasuredError(str(error)) from None
-
-
-def _check_nobody_missing(asking: Asking, number: int) -> None:
-    """Do not wait for a node again that has just been missed in the round."""
-    left_out = {one.client for one in asking.absent if one.round == number and asking.counted.get(one.client) != number}
-    if left_out:
-        names = ", ".join(map(asking.members.name, sorted(left_out)))
-        raise TooFewError(f"{names} did not take part in the round")
 
 
 class SecureAsk:
@@ -59,7 +50,7 @@ class SecureAsk:
     def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
         self.asking, self.broadcast, self.asked = asking, broadcast, asked
         self.record, self.sent, self.diverged = asking.record, 0, 0
-        self.kept = broadcast.task in STATEFUL_TASKS
+        self.kept = broadcast.task in messages.KEPT_TASKS
         self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record)
 
     def run(self) -> Sums:
@@ -249,7 +240,8 @@ class SecureAsk:
             cause = "a node could not compute its part; the sum does not say which one: each finds out in its own log"
             raise Diverged(self.broadcast.round, cause, self.broadcast.settings.make_algorithm().remedy)
         schema = schema_of(self.broadcast, self.asking.members.items)
-        sums = decoded(unmasked.words.view(np.int64), schema, self.sent)
+        words = self.asking.measurements.added(unmasked.words.view(np.int64), self.broadcast, schema)
+        sums = decoded(words, schema, self.sent)
         if "joined" in sums.parts and sums.number("joined") != newcomers:
             cause = f"{sums.number('joined'):g} nodes say that they are new, {newcomers} are"
             raise Diverged(self.broadcast.round, cause, "start a new run, without organisations that lie")

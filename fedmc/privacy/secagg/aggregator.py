@@ -64,7 +64,7 @@ class Aggregator:
         if set(masked.boxes) != set(session.members) - {member} or boxes_hash(masked.boxes) != head.boxes:
             raise DataError(f"the boxes of {member} are not those that it signed, one for each other member")
         words = masked.words
-        if words.shape != (session.length + EXTRA,) or words.dtype != np.uint64 or digest(words) != head.masked:
+        if words.shape != (session.length + EXTRA,) or words.dtype != np.uint64 or digest(words) != head.input:
             raise DataError(f"the masked input of {member} is not the one that it signed, or of another shape")
         self.masked[member] = masked
 

@@ -137,7 +137,7 @@ class Head(NamedTuple):
     ephemeral: bytes  # the public key that its boxes are sealed with
     commitment: bytes  # hash of b
     boxes: bytes  # hash of the boxes
-    masked: bytes  # hash of the masked input
+    input: bytes  # hash of the masked input
     next: PublicKeys
     signature: bytes = b""
 
