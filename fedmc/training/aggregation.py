@@ -12,7 +12,7 @@ items a client rated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -29,37 +29,19 @@ from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
 from fedmc.privacy.protocol import Privacy
 from fedmc.privacy.secagg.cohorts import Group, Turn, cohort, groups
 from fedmc.privacy.secagg.rules import smallest_group
-from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split, unflat
+from fedmc.training.fixed_point import (
+    Encode,
+    FixedPointState,
+    cutting,
+    decoded,
+    fixed,
+    flat,
+    integers,
+    split,
+    unflat,
+    with_measurement,
+)  # fmt: skip
 from fedmc.types import Array
-
-WHOLE, MEASUREMENT = "whole numbers", "measured numbers"  # names of a fixed-point state's integers in files
-
-
-class FixedPointState(NamedTuple):
-    """A client's state, and its contribution to the server's running sum, in whole steps."""
-
-    inner: State
-    whole: Array
-    measured: Array = np.empty(0, np.int64)  # its last counted measurement, if measurements are sent as changes
-
-    @property
-    def U(self) -> Array:
-        return np.asarray(self.inner.U)
-
-
-def taken_apart(state: State) -> tuple[State, dict[str, Array]]:
-    """The algorithm's own state, and what is counted of it in whole steps, for a node's store."""
-    if isinstance(state, FixedPointState):
-        return state.inner, {WHOLE: state.whole, MEASUREMENT: state.measured}
-    return state, {}
-
-
-def put_together(inner: State, steps: Mapping[str, Array]) -> State:
-    """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
-    if WHOLE not in steps:
-        return inner
-    measured = steps.get(MEASUREMENT, np.empty(0, np.int64))
-    return cast(State, FixedPointState(inner, steps[WHOLE].ravel(), measured))
 
 
 class Combined(NamedTuple):
@@ -260,7 +242,7 @@ class SecureSum(FixedPointSum):
 class MaskedSum(SecureSum):
     """SecureSum at a node: measurements are changes too, so that no sum over fewer members shows one member's.
 
-    The server adds them up: its total has the last measurement of every client that has joined.
+    The server's total has the last measurement of every client that has joined.
     """
 
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
@@ -275,7 +257,7 @@ class MaskedSum(SecureSum):
             counted, changes = self._measured(shard, state, broadcast, counted)
             named = {name if alone else MEASURED + name: part for name, part in changes.parts.items()}
             sums = Sums(sums.parts | named, sums.sent + changes.sent)
-        return _with_measurement(after, counted), sums
+        return with_measurement(after, counted), sums
 
     def _measured(self, shard: Shard, state: State | None, broadcast: Broadcast, counted: Array) -> tuple[Array, Sums]:
         """The measurement at this V in whole steps, and its change."""
@@ -285,12 +267,6 @@ class MaskedSum(SecureSum):
         now = flat(found, schema)
         change = now - counted if len(counted) else now
         return now, Sums(dict(unflat(change, schema)), found.sent)
-
-
-def _with_measurement(state: State | None, measured: Array) -> State | None:
-    if isinstance(state, FixedPointState):
-        return cast(State, state._replace(measured=measured))
-    return state if state is None or not len(measured) else cast(State, FixedPointState(state, measured[:0], measured))
 
 
 class NoisedSecureSum(SecureSum):

@@ -7,15 +7,53 @@ would tell the server something about this client's ratings, while a cut number 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from fedmc.algorithms.messages import Broadcast, Schema, Sums, Value, dense, length
+from fedmc.algorithms.state import State
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy.secagg.fixed import cut, from_fixed, limit_of, to_fixed
 from fedmc.types import Array
 
 Encode = Callable[[Array, int, Broadcast], Array]  # of values with so many fractional bits
+
+
+WHOLE, MEASUREMENT = "whole numbers", "measured numbers"  # names of a fixed-point state's integers in files
+
+
+class FixedPointState(NamedTuple):
+    """A client's state, and its contribution to the server's running sum, in whole steps."""
+
+    inner: State
+    whole: Array
+    measured: Array = np.empty(0, np.int64)  # its last counted measurement, if measurements are sent as changes
+
+    @property
+    def U(self) -> Array:
+        return np.asarray(self.inner.U)
+
+
+def taken_apart(state: State) -> tuple[State, dict[str, Array]]:
+    """The algorithm's own state, and what is counted of it in whole steps, for a node's store."""
+    if isinstance(state, FixedPointState):
+        return state.inner, {WHOLE: state.whole, MEASUREMENT: state.measured}
+    return state, {}
+
+
+def put_together(inner: State, steps: Mapping[str, Array]) -> State:
+    """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
+    if WHOLE not in steps:
+        return inner
+    measured = steps.get(MEASUREMENT, np.empty(0, np.int64))
+    return cast(State, FixedPointState(inner, steps[WHOLE].ravel(), measured))
+
+
+def with_measurement(state: State | None, measured: Array) -> State | None:
+    if isinstance(state, FixedPointState):
+        return cast(State, state._replace(measured=measured))
+    return state if state is None or not len(measured) else cast(State, FixedPointState(state, measured[:0], measured))
 
 
 def flat(reply: Sums, schema: Schema) -> Array:

@@ -106,23 +106,19 @@ def rounds(
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     check_run(settings, engine.clients, last, full)
     plan = _Plan(engine, settings, measure_every, last, full)
-    waiting: Round | None = None  # to be measured with the next updates
+    opening: Round | None = None
     if checkpoint is None:
         checkpoint, opening = _opening(plan, on_checkpoint)
-        waiting = opening if plan.rides else None
-        if waiting is None:
-            yield opening
-    elif plan.rides:
-        waiting = _resumed(engine, checkpoint)
     number, broadcast, server, start = checkpoint
-    if number == 0 and start is None and not plan.rides:  # the process was killed before the start was measured
+    waiting = (opening or _resumed(engine, checkpoint)) if plan.rides else None  # measured with the next updates
+    if opening is not None and waiting is None:
+        yield opening
+    if number == 0 and start is None and waiting is None:  # the process was killed before the start was measured
         start = plan.diagnose(broadcast, server, None).diagnostics.objective
     while True:
         number += 1
         began, before, traffic = time.perf_counter(), server.V, Traffic(engine)
-        asked = broadcast._replace(
-            task="round", round=number, measured=waiting is not None and plan.due(waiting.number)
-        )
+        asked = broadcast._replace(task="round", round=number, measured=plan.due_with(waiting))
         server, participants, following = one_round(traffic, asked, server, _participants(engine, settings, number))
         if waiting is not None:
             waiting = _measured_along(waiting, traffic)
@@ -131,18 +127,13 @@ def rounds(
         broadcast = broadcast._replace(V=following.V, shared=following.shared, round=number)
         seconds = time.perf_counter() - began
         on_checkpoint(Checkpoint(number, broadcast, server, start))
-        later = plan.rides and number != last
-        measured = plan.diagnose(broadcast, server, before) if plan.due(number) and not later else Measured()
-        algorithm = settings.make_algorithm()
-        found = measured.diagnostics._replace(
-            epsilon=algorithm.epsilon_spent(settings, number),
-            bound=algorithm.bound(server, broadcast) if plan.due(number) else None,
-        )
+        waits = plan.rides and number != last
+        measured = plan.report(broadcast, server, None if waits else before, now=not waits)
         ended = Round(
-            number, engine.clients, participants, seconds, traffic.down, traffic.up, measured.nbytes, found, broadcast
+            number, engine.clients, participants, seconds, traffic.down, traffic.up, *measured[::-1], broadcast
         )
-        waiting = ended if later else None
-        if waiting is None:
+        waiting = ended if waits else None
+        if not waits:
             yield _not_diverged(engine, ended, start)
 
 
@@ -157,8 +148,22 @@ class _Plan:
     def due(self, number: int) -> bool:
         return number % self.measure_every == 0 or number == self.last
 
+    def due_with(self, waiting: Round | None) -> bool:
+        """Whether the next updates come with the measurement of a round that waits for it."""
+        return waiting is not None and self.due(waiting.number)
+
     def diagnose(self, broadcast: Broadcast, server: ServerState, before: Array | None) -> Measured:
         return diagnose(self.engine, broadcast, server, before, self.certificate, self.full)
+
+    def report(self, broadcast: Broadcast, server: ServerState, before: Array | None, now: bool) -> Measured:
+        """The diagnostics of a round: what the server knows itself and, if it is measured `now`, what clients say."""
+        algorithm, due = broadcast.settings.make_algorithm(), self.due(broadcast.round)
+        measured = self.diagnose(broadcast, server, before) if due and now else Measured()
+        found = measured.diagnostics._replace(
+            epsilon=algorithm.epsilon_spent(broadcast.settings, broadcast.round),
+            bound=algorithm.bound(server, broadcast) if due else None,
+        )
+        return Measured(found, measured.nbytes)
 
 
 def _measured_along(round: Round, traffic: Traffic) -> Round:

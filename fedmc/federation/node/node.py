@@ -32,7 +32,7 @@ from fedmc.federation.node.final import bind
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
-from fedmc.federation.node.releases import Work, released
+from fedmc.federation.node.releases import Work, in_whole_steps, released
 from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.secagg_member import Input, SecAggMember, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
@@ -44,7 +44,6 @@ from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import aggregation_of
-from fedmc.training.fixed_point import flat
 from fedmc.types import Array
 
 
@@ -193,30 +192,19 @@ class Node:
 
     def _fixed_point_reply(self, request: Request) -> Array:
         """The reply as integers; a repeated session of the same request gets the same ones."""
-        broadcast = request.broadcast
         kept = is_kept(request)
         pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
 
-        def on_cut(why: str) -> None:
-            log.error("%s of run %s: numbers were cut, the sum is useless: %s", broadcast.task, request.run, why)
-
-        def work(shard: Shard) -> tuple[State | None, bytes]:
-            aggregation = aggregation_of(broadcast.settings.privacy).quietly(on_cut)
-            with np.errstate(all="ignore"):  # a warning that is turned into an error would tell something
-                state, sums = aggregation.reply(shard, before, broadcast)
-            return state, flat(sums, schema_of(broadcast, len(broadcast.V))).tobytes()
-
-        state, content = self._release(request, work)
+        state, content = self._release(request, in_whole_steps(request, before))
         if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)
 
     def _answer_stage(self, stage: Stage) -> bytes:
         what = f"stage {quoted(stage.stage)} of run {quoted(stage.run)}"
-        identity = self.terms.identity
-        refused = RefusedError("no-session", "there is no such session here")
+        refused, identity = RefusedError("no-session", "there is no such session here"), self.terms.identity
         if identity is not None and (stage.stage, stage.client) == ("open", identity.number):
             try:
                 return self._member.open(stage)

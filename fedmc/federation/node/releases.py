@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
 from fedmc.federation.node.guard import Guard, LedgerMismatchError
-from fedmc.federation.node.refusals import RefusedError
+from fedmc.federation.node.refusals import RefusedError, log
 from fedmc.federation.node.store import Store, StoreError
 from fedmc.federation.wire import Request
 from fedmc.privacy.dp.bounds import check_multiplier
 from fedmc.privacy.dp.ledger import Ledger, LedgerError, LostReleaseError, OverBudgetError
+from fedmc.training.aggregation import aggregation_of
+from fedmc.training.fixed_point import flat
 
 Work = Callable[[Shard], tuple[State | None, bytes]]
+
+
+def in_whole_steps(request: Request, before: State | None) -> Work:
+    """The work for a masked reply: integers, in which numbers that do not fit are cut, since a failure would tell."""
+    broadcast = request.broadcast
+
+    def on_cut(why: str) -> None:
+        log.error("%s of run %s: numbers were cut, the sum is useless: %s", broadcast.task, request.run, why)
+
+    def work(shard: Shard) -> tuple[State | None, bytes]:
+        aggregation = aggregation_of(broadcast.settings.privacy).quietly(on_cut)
+        with np.errstate(all="ignore"):  # a warning that is turned into an error would tell something
+            state, sums = aggregation.reply(shard, before, broadcast)
+        return state, flat(sums, schema_of(broadcast, len(broadcast.V))).tobytes()
+
+    return work
 
 
 def released(

@@ -7,7 +7,7 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.federation.wire import from_bytes, to_bytes
-from fedmc.training.aggregation import MEASUREMENT, WHOLE, put_together, taken_apart
+from fedmc.training.fixed_point import MEASUREMENT, WHOLE, put_together, taken_apart
 
 EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 
