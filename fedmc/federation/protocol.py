@@ -2,7 +2,8 @@
 about what travels.
 
     protocol 1   fedmc 0.2: requests are not signed; a node demands its own package version in each request
-    protocol 2   since fedmc 0.3: requests travel in a signed envelope (`envelope.py`), which names the protocol
+    protocol 2   since fedmc 0.3: requests travel in a signed envelope (`envelope.py`), which names the protocol; secure
+                 aggregation takes two exchanges, and only nodes of this protocol can take part in it
 
 A server serves the last two protocols with the same bytes: a node of protocol 1 ignores the envelope. A node takes part
 if its protocol is one of those that the server serves, and never acts on a request that is not signed.
@@ -16,6 +17,7 @@ from fedmc import __version__
 
 PROTOCOL = 2
 OLDEST = PROTOCOL - 1  # the oldest that a server of this version serves
+OLDEST_SECURE = 2  # the oldest that can take part in secure aggregation
 VERSION_OF_1 = "0.2.0"  # the package version that nodes of protocol 1 demand
 
 

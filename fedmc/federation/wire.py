@@ -137,7 +137,7 @@ def encode(request: Request) -> tuple[Arrays, Header]:
         "settings": broadcast.settings.to_dict(), "settings_hash": hash_of(broadcast.settings), "full": broadcast.full,
         "measured": broadcast.measured,
         "mean": float(broadcast.scaling.mean).hex(), "scale": float(broadcast.scaling.scale).hex(),
-        "factor": float(request.factor).hex(), "invitation": request.invitation is not None,
+        "factor": float(request.factor).hex(), "invitation": None if request.invitation is None else True,
     }  # fmt: skip
     if request.invitation is not None:
         arrays[INVITATION] = encoding.to_blob(_from_invitation(request.invitation))

@@ -6,8 +6,7 @@
 
 Under fixed-point encoding a client keeps a cumulative part (its whole contribution so far) in whole steps of 2^-bits,
 and sends the difference to what was counted before. So after any number of rounds, in any order, the server's sum
-equals the sum of the rounded contributions. A reply has an entry for every item: its length does not reveal which
-items a client rated.
+equals the sum of the rounded contributions. A reply has an entry for every item: its length tells nothing.
 """
 
 from __future__ import annotations

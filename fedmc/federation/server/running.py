@@ -27,7 +27,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError, require
 from fedmc.federation.logs import OneLine
-from fedmc.federation.protocol import OLDEST, Served
+from fedmc.federation.protocol import OLDEST, OLDEST_SECURE, Served
 from fedmc.federation.server import checkpoint, secagg_record
 from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
@@ -192,9 +192,10 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer, catalogue: 
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, catalogue: Path | None) -> list[str]:
     """The organisations that have the model in the end."""
     everyone = range(len(plan.organisations))
+    oldest = max(plan.oldest_protocol, OLDEST_SECURE) if plan.identities else plan.oldest_protocol
     members = Members(
         len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations,
-        Served(plan.oldest_protocol),
+        Served(oldest),
     )  # fmt: skip
 
     def on_waiting(clients: list[int]) -> None:
