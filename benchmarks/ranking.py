@@ -1,6 +1,6 @@
 """Ranking events: iALS by sums against popularity, nearest items and `implicit`.
 
-    FEDMC_DATA=FOLDER python benchmarks/ranking.py [SECTION ...]      gowalla defaults equal clients speed tune
+    FEDMC_DATA=FOLDER python benchmarks/ranking.py [SECTION ...]   gowalla defaults equal clients speed recency tune
 
 FOLDER holds gowalla, ml-1m and ml-100k. All rankings are of all items that a user has not seen. `random` holds out 20 %
 of all events, `last` each user's last; Gowalla has its published split, whose test events are of more popular items
@@ -32,6 +32,7 @@ from ranking_common import (
     verdict,
     with_recency,
 )
+from ranking_recency import section_recency
 from ranking_tuning import tune
 
 from fedmc.algorithms.ials import IALS
@@ -183,7 +184,7 @@ def section_speed() -> None:
 
 
 SECTIONS = {name.removeprefix("section_"): value for name, value in globals().items() if name.startswith("section_")}
-SECTIONS |= {"clients": section_clients, "tune": lambda: tune(PEERS)}
+SECTIONS |= {"clients": section_clients, "recency": section_recency, "tune": lambda: tune(PEERS)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or SECTIONS:

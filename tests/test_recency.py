@@ -1,4 +1,4 @@
-"""Recent events count more in predictions, and nowhere else: weights by hand, bits of training, files, nodes, options."""
+"""Recent events count more in predictions, and nowhere else: weights, bits of training, files, nodes, options."""
 
 from __future__ import annotations
 
@@ -436,8 +436,11 @@ def test_a_federation_ends_with_the_users_of_the_simulation(tmp_path):
         model = load(made / name / "model.npz")
         assert model.U.tobytes() == algorithm.prediction_users(shard, U, state.broadcast).tobytes()
         assert (model.U.tobytes() == U.tobytes()) == (shard.later is None)
-    world.configure(made / "north", "", "")
     config = made / "north" / "config.toml"
+    config.write_text(config.read_text() + "recency = false\n")
+    with world.processes(made) as nodes:
+        assert nodes.opened[0].prepared.shards[0].later is None
+    world.configure(made / "north", "", "")
     config.write_text(config.read_text() + world.EVENTS + 'recency = "no"\n')
     with pytest.raises(DataError, match="recency must be true or false, got 'no'"):
         layout.load_node(made / "north")

@@ -105,7 +105,11 @@ class Prepared(NamedTuple):
         low = min((float(shard.by_user.data.min()) for shard in self.shards if shard.by_user.nnz), default=1.0)
         cure = "prepare them again as events (--feedback implicit)"
         require(low > 0, f"prepared ratings go down to {low:g}, amounts of events must be above 0: {cure}", DataError)
-        return self if wanted.recency else self._replace(shards=[replace(shard, later=None) for shard in self.shards])
+        return self if wanted.recency else self.without_order()
+
+    def without_order(self) -> Prepared:
+        """The shards without the order of events, which then all count alike."""
+        return self._replace(shards=[replace(shard, later=None) for shard in self.shards])
 
 
 def is_prepared(path: Path) -> bool:
