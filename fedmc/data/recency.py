@@ -14,7 +14,7 @@ from fedmc.types import Array
 
 FACTOR, HALF_LIFE = 2.0, 3.0  # chosen on validation events of six sets
 MOST = 65_535  # later events that are counted; the factor is exactly 1 long before
-TOLD = "events: they have times, so a user's recent ones count more in recommendations (recency=False, --no-recency)"
+TOLD = "events: they have times: a user's recent ones count more in recommendations (all alike with --no-recency)"
 
 
 def later_of(times: sparse.csr_array) -> Array:
