@@ -32,7 +32,7 @@ SIZES = "uniform", "power:1"
 
 @functools.cache
 def pair_of(name: str, seed: int) -> Pair:
-    return gowalla() if name == "gowalla" else split_of(name, "random", seed)
+    return gowalla() if name == "gowalla" else split_of(name, "random", seed)[:2]
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from fedmc.algorithms.ials import IALS
 from fedmc.data import datasets, splits
 from fedmc.data.ratings import Ratings
+from fedmc.data.recency import later_of, recent
 from fedmc.evaluation.pooled_events import Factors, first_items, fitted, model_top, sweeps_of
 from fedmc.kernels import threads
 from fedmc.problem.ranking import Popularity, Ranking, means_of, sums_of
@@ -76,10 +77,18 @@ def ratings_of(name: str) -> Ratings:
     return all_ratings.with_entries(all_ratings.matrix.data >= float(least)) if least else all_ratings
 
 
-def split_of(name: str, split: str, seed: int) -> Pair:
+class Split(NamedTuple):
+    """Events to train on and held out, and of the first, how many later ones the user has, if times are known."""
+
+    train: sparse.csr_array
+    test: sparse.csr_array
+    later: Array | None = None
+
+
+def split_of(name: str, split: str, seed: int) -> Split:
     ratings = ratings_of(name)
     rest, held_out = splits.at_random(ratings, 0.2, seed) if split == "random" else splits.last(ratings, 1)
-    return ones(rest), ones(held_out)
+    return Split(ones(rest), ones(held_out), later_of(rest.time_table()))
 
 
 def ones(ratings: Ratings) -> sparse.csr_array:
@@ -99,6 +108,13 @@ def measured(factors: Factors, pair: Pair) -> dict[int, Ranking]:
 def ials(algorithm: IALS, train: sparse.csr_array, rank: int, sweeps: int, seed: int) -> Factors:
     _, V = next(islice(sweeps_of(algorithm, train, first_items(train.shape[1], rank, seed)), sweeps - 1, None))
     return fitted(algorithm, train, V), V
+
+
+def with_recency(algorithm: IALS, factors: Factors, split: Split) -> Factors:
+    """The factors with users for predictions, whose recent events count more."""
+    if split.later is None:
+        return factors
+    return fitted(algorithm, recent(split.train, split.later), factors[1]), factors[1]
 
 
 Look = Callable[[float, Factors], None]  # (seconds of the sweep, U and V)

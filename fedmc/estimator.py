@@ -44,7 +44,7 @@ LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
-    "measure_every", "feedback", "confidence",
+    "measure_every", "feedback", "confidence", "recency",
 }  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class FedMC(Parameters):
     feedback : "explicit" (ratings) or "implicit" (events such as purchases, clicks, plays: pairs, or amounts above 0).
     confidence : of events, how an amount becomes a weight: "none" (1 each), "log", "log:A,E" or "linear:A"; None:
         "none" if all amounts are 1, else "log".
+    recency : of events, whether a user's recent ones count more in predictions, if their times are known.
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
@@ -112,6 +113,7 @@ class FedMC(Parameters):
     preset: Preset = "bayes"
     feedback: Feedback = "explicit"
     confidence: str | None = None
+    recency: bool = True
     clients: int = 10
     active: int | None = None
     rounds: int = 50
@@ -182,7 +184,7 @@ class FedMC(Parameters):
         check_side(settings, sources.given)
         stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
         require(not self.patience or validation is not None, "patience needs validation ratings: set validation=0.1")
-        federation = federated(ratings, owner, settings.dtype, None, validation, side)
+        federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)
         settings, tried = ranks.chosen(federation.shards, settings, self.rank)
         run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
@@ -279,7 +281,7 @@ class FedMC(Parameters):
     def _events(self) -> EventOptions | None:
         """How tables are read: as ratings (None), or as events."""
         implicit = self.feedback == "implicit" or any(map(registry.of_events, (self.algorithm, self.method)))
-        return EventOptions() if implicit or self.preset == "implicit" else None
+        return EventOptions(recency=self.recency) if implicit or self.preset == "implicit" else None
 
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
         return ratings_given(X, y, self.duplicates, self._events())

@@ -120,8 +120,8 @@ def test_strong_generalisation_at_the_command_line(log):
 
 def read(folder):
     lines = (folder / "log.csv").read_text().splitlines()[1:]
-    users, items = zip(*(line.split(",")[:2] for line in lines), strict=True)
-    return np.array(users), np.array(items, int)
+    users, items, times = zip(*(line.split(",") for line in lines), strict=True)
+    return np.array(users), np.array(items, int), np.ones(len(users)), np.array(times, int)
 
 
 def test_training_does_not_depend_on_what_new_users_have(log):

@@ -93,7 +93,7 @@ def test_rare_items_have_more_weight_of_all_pairs(items, negatives):
 
 def test_clients_alone_know_only_their_users(events):
     owner = np.arange(USERS) % 2
-    top = top_of_clients(events, owner, 5, lambda mine: pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3))
+    top = top_of_clients(events, owner, 5, lambda mine, own: pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3))
     mine = sparse.csr_array(events[owner == 1])
     np.testing.assert_array_equal(top[owner == 1], model_top(pooled_ials(mine, RANK, 0.2, 0.05, sweeps=3), mine, 5))
     assert not any(np.isin(top[user], events[[user]].indices).any() for user in range(USERS))

@@ -24,13 +24,16 @@ COUNTS, USERS = "counts", "number_of_users"  # arrays of the broadcast: the popu
 POPULAR = ("recall", "ndcg")  # measured for popularity too
 Terms = Callable[[Shard, Array, Broadcast], tuple[float, float]]  # (loss, penalty) of a client's users
 ItemTerms = Callable[[Broadcast], float]  # the items' part of the objective
+ForPredictions = Callable[[Shard, Array, Broadcast], Array]  # the factors that rank, given those of the objective
 
 
 class EventMeasures(Measures):
-    """Ranking metrics, and the objective of an algorithm that has one."""
+    """Ranking metrics, and the objective of an algorithm that has one: of users as in training, not in predictions."""
 
-    def __init__(self, terms: Terms, item_terms: ItemTerms) -> None:
-        self.terms, self.item_terms = terms, item_terms
+    def __init__(
+        self, terms: Terms, item_terms: ItemTerms, for_predictions: ForPredictions = lambda shard, U, broadcast: U
+    ) -> None:
+        self.terms, self.item_terms, self.for_predictions = terms, item_terms, for_predictions
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self)  # algorithms with the same numbers are equal
@@ -44,9 +47,11 @@ class EventMeasures(Measures):
     def client(self, shard: Shard, U: Array, broadcast: Broadcast) -> dict[str, ArrayLike]:
         loss, penalty = self.terms(shard, U, broadcast)
         objective: dict[str, ArrayLike] = {"loss": loss, "penalty": penalty}
+        held_out = shard.test is not None or shard.validation is not None
+        predicting = self.for_predictions(shard, U, broadcast) if held_out else U
 
         def ranked(some: Array, seen: sparse.csr_array, held_out: sparse.csr_array) -> dict[str, float]:
-            return _ranked(U[some], broadcast, seen, held_out)
+            return _ranked(predicting[some], broadcast, seen, held_out)
 
         return objective | ranking_sums.client(shard, ("users", *_names()), ranked)
 

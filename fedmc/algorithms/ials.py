@@ -50,6 +50,7 @@ from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, server_at
 from fedmc.algorithms.state import LocalState, ServerState, State
 from fedmc.data.partition import Shard, together
+from fedmc.data.recency import recent
 from fedmc.errors import require
 from fedmc.kernels import weighted
 from fedmc.problem.scaling import Scaling
@@ -96,7 +97,7 @@ class IALS(Algorithm):
         self.weight = number("lambda of ials", WEIGHT if weight is None else weight, MIN_POSITIVE, MAX_NUMBER)
         self.exponent = number("nu of ials", exponent, 0, 2)
         self.weights = None if self.auto else (self.alpha0, self.weight)
-        self.measures = EventMeasures(self.terms, self.item_terms)
+        self.measures = EventMeasures(self.terms, self.item_terms, self.prediction_users)
 
     def __str__(self) -> str:
         if self.auto:
@@ -173,6 +174,9 @@ class IALS(Algorithm):
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
         return self.new_users(shard.by_user, broadcast)
+
+    def in_predictions(self, events: sparse.csr_array, later: Array) -> sparse.csr_array:
+        return recent(events, later)
 
     def new_users(self, matrix: sparse.csr_array, broadcast: Broadcast) -> Array:
         """The users' factors that minimise the objective, given V."""

@@ -134,6 +134,17 @@ class Algorithm(Protocol):
         """The user factors that belong to the broadcast's V, for measurements and for the model."""
         return users_at(shard, state, broadcast)
 
+    def prediction_users(self, shard: Shard, U: Array, broadcast: Broadcast) -> Array:
+        """The user factors for predictions, given those that belong to the broadcast's V. Nothing is sent of them."""
+        if shard.later is None:
+            return U
+        events = self.in_predictions(shard.by_user, shard.later)
+        return U if events is shard.by_user else self.new_users(events, broadcast)
+
+    def in_predictions(self, events: sparse.csr_array, later: Array) -> sparse.csr_array:
+        """Ratings or events as they count in predictions, given how many later ones the user has: here, alike."""
+        return events
+
     def adjusted(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Shard:
         """The ratings that the user factors explain, without what the client itself knows to add to predictions."""
         return shard

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedmc.cli.echo import echo
 from fedmc.data.datasets import header_of
 from fedmc.data.feedback import EventOptions, parse_weights
-from fedmc.data.readers.columns import COLUMN_NAMES, EVENT_NAMES, find_usual
+from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual
 from fedmc.data.recognition import RATING_NAMES
 from fedmc.errors import DataError, InputError
 
@@ -29,6 +29,11 @@ def scale_of(settings: Mapping[str, object]) -> str | None:
     """How amounts became confidences in training; None if the settings do not tell."""
     found = settings.get("confidence_scale")
     return None if found is None else str(found)
+
+
+def recency_of(settings: Mapping[str, object]) -> bool:
+    """Whether recent events counted more in training, if it knew their order."""
+    return str(settings.get("recency", True)) == str(True)
 
 
 def as_trained(

@@ -127,7 +127,8 @@ def _events(plan: Plan) -> Ratings:
     """The amounts of a plan's events; how they were read is told on stderr, and which rows were left out."""
     amounts = load_table(plan)
     scale = default_confidence(amounts.matrix.data) if plan.confidence_scale in (None, AUTO) else plan.confidence_scale
-    for note in (events_in_words(amounts, scaled(amounts, scale), str(scale), plan.reason), *amounts.notes):
+    words = events_in_words(amounts, scaled(amounts, scale), str(scale), plan.reason, plan.recency)
+    for note in (*words, *amounts.notes):
         echo(note, err=True)
     return amounts
 

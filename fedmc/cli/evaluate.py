@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.as_trained import as_trained, scale_of, settings_beside
+from fedmc.cli.as_trained import as_trained, recency_of, scale_of, settings_beside
 from fedmc.cli.display import counted, print_table
 from fedmc.cli.echo import echo
 from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
@@ -52,11 +53,14 @@ class Read(NamedTuple):
     events: EventOptions | None  # None: as ratings
     trained: Mapping[str, object]  # the settings of the run
 
-    def table(self, source: str, times: bool = False) -> Ratings:
-        """The table; of events, which rows count is as given or as in training, and what is left out is told."""
+    def table(self, source: str, times: bool = False, recency: bool = False) -> Ratings:
+        """The table; of events, which rows count is as given or as in training, and what is left out is told.
+
+        With `recency`, the times of events are read, if there are any.
+        """
         if self.events is None:
             return load_source(source, self.columns, duplicates=self.duplicates, times=times)
-        events = as_trained(self.events, self.trained, source, self.columns)
+        events = replace(as_trained(self.events, self.trained, source, self.columns), recency=recency)
         found = load_source(source, self.columns, duplicates=self.duplicates, times=times, events=events)
         for note in found.notes:
             echo(note, err=True)
@@ -195,8 +199,8 @@ def _folded_in(fitted: Model, table: Ratings, drop: bool) -> Model:
 
 
 def _folded(read: Read, source: str, scale: str | None) -> Ratings:
-    """What is known of new users; of events, as confidences by the scale of training."""
-    table = read.table(source)
+    """What is known of new users; of events, as confidences by the scale of training, with times as there."""
+    table = read.table(source, recency=recency_of(read.trained))
     if read.events is None:
         return table
     if scale is None:

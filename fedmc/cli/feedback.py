@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import typer
@@ -100,7 +101,8 @@ def check_fits(settings: Settings, decided: Decided) -> None:
 def options_of(events: Events) -> EventOptions:
     """The options as the readers take them."""
     weights = {} if events.weights is None else parse_weights(events.weights)
-    return EventOptions(events.confidence, events.event, weights, events.min_events, events.min_rating)
+    rows = weights, events.min_events, events.min_rating
+    return EventOptions(events.confidence, events.event, *rows, events.recency)
 
 
 def on_terminal() -> bool:
@@ -112,7 +114,7 @@ def _as_events(plan: Plan, events: Events, found: Understood | None = None) -> P
     """The plan for events; a column of amounts that was recognised, and agreed to, is used."""
     chosen = options_of(events)
     if found is not None and found.what.confidence is not None:
-        chosen = EventOptions(confidence=found.what.confidence)
+        chosen = replace(chosen, confidence=found.what.confidence)
     plan = plan._replace(events=chosen, confidence_scale=events.confidence_scale or AUTO)
     if found is not None:
         return plan._replace(reason=found.what.reason)

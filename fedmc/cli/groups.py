@@ -106,18 +106,20 @@ class Events(Group):
     weights: options.EventWeights = None
     min_events: options.MinEvents = 1
     min_rating: options.MinRating = None
+    recency: options.Recency = True
 
     def settings(self) -> dict[str, str]:
         """The given options besides `feedback` and the scale, for settings.toml."""
-        names = ("confidence", "event", "weights", "min_events", "min_rating")
+        names = ("confidence", "event", "weights", "min_events", "min_rating", "recency")
         given = {name: getattr(self, name) for name in names}
-        usual = {"min_events": 1}
+        usual = {"min_events": 1, "recency": True}
         return {name: str(value) for name, value in given.items() if value != usual.get(name)}
 
     def given(self) -> str | None:
         """The flag of an option that is given and has a meaning for events only."""
         named = "confidence_scale" if self.confidence_scale is not None else next(iter(self.settings()), None)
-        return named and f"--{'event-weights' if named == 'weights' else named.replace('_', '-')}"
+        flags = {"weights": "event-weights", "recency": "no-recency"}
+        return named and f"--{flags.get(named, named.replace('_', '-'))}"
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,13 @@ MinEvents = Annotated[
     int,
     Option(help="Of events: leave out users and items with fewer different pairs than this, repeatedly (k-core)."),
 ]
+Recency = Annotated[
+    bool,
+    Option(
+        "--recency/--no-recency",
+        help="Of events: whether a user's recent ones count more in recommendations, if the source has times.",
+    ),
+]
 MinRating = Annotated[
     float | None,
     Option(help="Of events: only rows of at least this rating are events, and each counts 1.", metavar="RATING"),

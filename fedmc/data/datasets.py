@@ -21,7 +21,8 @@ def load_source(source: str, columns: Sequence[str] | None = None, **options: Un
     """Ratings from a source. A file takes precedence over a named set; `like:NAME` is synthetic."""
     events = options.get("events")
     if source in ("demo", "insteval"):
-        return as_ratings(demo(options.get("times", False)) if source == "demo" else insteval(), events=events)
+        times = options.get("times", False) or (events is not None and events.recency)
+        return as_ratings(demo(times) if source == "demo" else insteval(), events=events)
     if source.startswith("like:"):
         return as_ratings(synthetic.make_ratings(synthetic.like(source.removeprefix("like:"))), events=events)
     return read_source(_place_of(source), columns, **options)

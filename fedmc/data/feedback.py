@@ -41,6 +41,7 @@ class EventOptions:
     weights: Mapping[str, float] = field(default_factory=dict)  # of event types; those without one are left out
     min_events: int = 1  # users and items with fewer pairs are left out, repeatedly (k-core); a repeat is no new pair
     min_rating: float | None = None  # only rows of at least this rating are events, and each counts 1
+    recency: bool = True  # read the times too, if there are any: a user's recent events count more in predictions
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
@@ -67,7 +68,7 @@ class EventOptions:
         needed = self.min_rating is not None or self.confidence is not None
         rating: Need = "number" if needed else "none" if typed else "optional"
         named = tuple(columns) if columns else None
-        return ColumnSelection(named, times, group, rating, self.confidence, typed, self.event)
+        return ColumnSelection(named, times, group, rating, self.confidence, typed, self.event, self.recency)
 
     def check_without_columns(self, what: str) -> None:
         """Refuse names of columns where there are none; `rating` may be named, it is all that there is."""

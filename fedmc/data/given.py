@@ -27,7 +27,8 @@ def ratings_given(X: object, y: ArrayLike | None, duplicates: Duplicates, events
         pairs = np.asarray(X)
         require(pairs.shape[1:] == (2,), f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
         X = pairs[:, 0], pairs[:, 1], y
-    return as_ratings(X, duplicates=duplicates, events=events)
+    found = as_ratings(X, duplicates=duplicates, events=events)
+    return found if events is None or events.recency else found.without_times()
 
 
 def scale_of(ratings: Ratings, events: EventOptions | None, given: str | None) -> str | None:

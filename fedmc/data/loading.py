@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -47,10 +48,28 @@ def read_source(
     user and item only, and repeated pairs add up unless `duplicates` asks for the last or the mean.
     """
     if events is not None:
-        wanted = events.selection(columns, times, group)
-        return events_from(_with_rows(readers.batches(source, wanted, query), source), events, duplicates)
+
+        def read(options: EventOptions) -> Ratings:
+            wanted = options.selection(columns, times, group)
+            return events_from(_with_rows(readers.batches(source, wanted, query), source), options, duplicates)
+
+        return events_with_times(read, events)
     selection = ColumnSelection(tuple(columns) if columns else None, times, group)
     return Ratings.from_batches(_with_rows(readers.batches(source, selection, query), source), duplicates=duplicates)
+
+
+def events_with_times(read: Callable[[EventOptions], Ratings], events: EventOptions) -> Ratings:
+    """The events with their times, if there are any that can be read; otherwise without, and this is told."""
+    try:
+        return read(events)
+    except DataError as error:
+        if not events.recency:
+            raise
+        try:
+            found = read(replace(events, recency=False))
+        except DataError:
+            raise error from None
+        return replace(found, notes=(*found.notes, f"events: the times are not used, as they cannot be read: {error}"))
 
 
 def _with_rows(batches: Iterable[Batch], source: str | Path) -> Iterator[Batch]:
@@ -83,7 +102,9 @@ def as_ratings(X: object, *, duplicates: Duplicates = "refuse", events: EventOpt
 
 def _as_events(X: object, duplicates: Duplicates, events: EventOptions) -> Ratings:
     if isinstance(X, ArrowStream):
-        return events_from(readers.from_arrow(X, events.selection()), events, duplicates)
+        return events_with_times(
+            lambda options: events_from(readers.from_arrow(X, options.selection()), options, duplicates), events
+        )
     if isinstance(X, Ratings):
         require(len(X) > 0, "there are no events: the table is empty", DataError)
         return events_of(X, events)
@@ -115,7 +136,8 @@ def clients_of_users(X: object, column: str, events: EventOptions | None = None)
     if not isinstance(X, ArrowStream):
         raise DataError(f"clients={column!r} names a column: pass a DataFrame")
     if events is not None:
-        groups = events_from(readers.from_arrow(X, events.selection(group=column)), events).groups
+        untimed = replace(events, recency=False)
+        groups = events_from(readers.from_arrow(X, untimed.selection(group=column)), untimed).groups
     else:
         batches = readers.from_arrow(X, ColumnSelection(group=column))
         groups = Ratings.from_batches(batches, duplicates="last").groups

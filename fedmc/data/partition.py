@@ -20,6 +20,7 @@ from fedmc.data.matrices import narrow as narrow  # these three re-exported for 
 from fedmc.data.matrices import only as only
 from fedmc.data.matrices import rated_rows as rated_rows
 from fedmc.data.ratings import Ratings
+from fedmc.data.recency import MOST, later_of
 from fedmc.data.splits import NewUsers
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
@@ -39,6 +40,7 @@ class Shard:
     features: Array | None = None  # a row of standardised features for each user; they never leave the client
     also_seen: sparse.csr_array | None = None  # the pattern of events without a rating: views, purchases
     days: Days | None = None  # of the ratings, if their times are known
+    later: Array | None = None  # of events with times: how many later ones the user has, by entries of `by_user`
 
     @classmethod
     def of(
@@ -50,9 +52,11 @@ class Shard:
         features: Array | None = None,
         also_seen: sparse.csr_array | None = None,
         days: Days | None = None,
+        later: Array | None = None,
     ) -> Shard:
         test, validation = (*held_out, None, None)[:2]
-        return cls(client, users, by_user, *rated_rows(by_user), test, validation, features, also_seen, days)
+        rows = rated_rows(by_user)
+        return cls(client, users, by_user, *rows, test, validation, features, also_seen, days, later)
 
     def pattern(self) -> sparse.csr_array:
         """The positions of the ratings, without their values."""
@@ -94,7 +98,17 @@ def together(shards: Sequence[Shard]) -> Shard:
     users = np.concatenate([shard.users for shard in shards])
     rated = np.concatenate([shard.rated for shard in shards])
     more = _features_of(shards), _also_seen_by(shards)
-    return Shard(shards[0].client, users, by_user, rated, by_rated, None, None, *more)
+    return Shard(shards[0].client, users, by_user, rated, by_rated, None, None, *more, later=_later_of(shards))
+
+
+def _later_of(shards: Sequence[Shard]) -> Array | None:
+    """The order of all clients' events; those of a client without times all count alike."""
+    if all(shard.later is None for shard in shards):
+        return None
+    unknown = (np.full(shard.by_user.nnz, MOST, np.uint16) for shard in shards)
+    return np.concatenate(
+        [alike if shard.later is None else shard.later for shard, alike in zip(shards, unknown, strict=True)]
+    )
 
 
 def _features_of(shards: Sequence[Shard]) -> Array | None:
@@ -214,11 +228,13 @@ def make_shards(
     validation: Ratings | None = None,
     features: Array | None = None,
     also_seen: sparse.csr_array | None = None,
+    events: bool = False,
 ) -> list[Shard]:
     """One shard per client; a client without a single training rating is refused.
 
     `features` has a row for each user. Of `also_seen`, the events without a rating, held-out pairs are left out:
-    otherwise a test would ask for ratings of items that are known to be rated.
+    otherwise a test would ask for ratings of items that are known to be rated. Times, if there are any, give the
+    days of ratings, or the order of `events`.
     """
     shards = []
     order = np.argsort(owner, kind="stable")
@@ -238,22 +254,25 @@ def make_shards(
             DataError,
         )
         of_users = None if features is None else features[order[here]]
-        events = None if seen is None else rows_of(seen, here)
+        also = None if seen is None else rows_of(seen, here)
         stamps = [None if part is None else rows_of(part, here) for part in times]
-        days = None if stamps[0] is None else days_of(stamps[0], *stamps[1:])
-        known = Shard.of(client, order[here], by_user, *held_out, features=of_users, also_seen=events, days=days)
-        shards.append(known)
+        days, later = _of_times(stamps, events)
+        about = by_user, *held_out
+        shards.append(Shard.of(client, order[here], *about, features=of_users, also_seen=also, days=days, later=later))
     return shards
+
+
+def _of_times(stamps: Sequence[sparse.csr_array | None], events: bool) -> tuple[Days | None, Array | None]:
+    """The days of a client's ratings, or the order of its events, from the times of each part, if they are known."""
+    if stamps[0] is None:
+        return None, None
+    return (None, later_of(stamps[0])) if events else (days_of(stamps[0], *stamps[1:]), None)
 
 
 def _times(ratings: Ratings, order: Array) -> sparse.csr_array | None:
     """The times of the ratings in the places of the ratings, with rows in this order; None if they have none."""
-    if ratings.times is None:
-        return None
-    matrix = sparse.csr_array(
-        (ratings.times, ratings.matrix.indices, ratings.matrix.indptr), shape=ratings.matrix.shape
-    )
-    return narrow(matrix[order])
+    times = ratings.time_table()
+    return None if times is None else narrow(times[order])
 
 
 def _checked(clients: int, users: int, seed: int) -> int:

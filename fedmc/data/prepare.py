@@ -50,6 +50,11 @@ class Plan(NamedTuple):
     reason: str = ""  # of events: what they were recognised by, in words
 
     @property
+    def recency(self) -> bool:
+        """Whether the order of events counts, if it is known."""
+        return self.events is not None and self.events.recency
+
+    @property
     def side(self) -> Sources:
         return Sources(self.user_features, self.items, self.also_seen, self.categorical)
 
@@ -104,7 +109,7 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
     if scale is not None:
         scale = default_confidence(ratings.matrix.data) if scale == AUTO else scale
         amounts, ratings = ratings, scaled(ratings, scale)
-        told.append(events_in_words(amounts, ratings, scale, plan.reason))
+        told += events_in_words(amounts, ratings, scale, plan.reason, plan.recency)
     report, notes = None, (*told, *ratings.notes)
     tables = side.read(plan.side, any(map(splits.needs_times, held_out)))
     if plan.catalogue is not None:
@@ -127,6 +132,8 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
     more = side.side_of(tables, ratings, latest)
     more = more._replace(notes=(*notes, *more.notes))
     test = test if test is not None and len(test) else None
+    if plan.events is not None and not plan.recency:  # splits may have needed them
+        train, new = train.without_times(), None if new is None else new.without_times()
     return Parts(train, test, validation, owner, report, more, plan.events, scale, new)
 
 
@@ -151,11 +158,11 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         if plan.events is None:
             prepared_events.check_ratings(opened)
             return opened_federation(opened)
-        opened.check_events(plan.events)
+        opened = opened.as_events(plan.events)
         if plan.confidence_scale is None:
             return opened_federation(opened)
-        weighed, scale, note = prepared_events.weighed(opened, plan.confidence_scale)
-        return opened_federation(weighed)._replace(confidence_scale=scale, notes=(note,))
+        weighed, scale, notes = prepared_events.weighed(opened, plan.confidence_scale)
+        return opened_federation(weighed)._replace(confidence_scale=scale, notes=notes)
     ratings = load_table(plan) if ratings is None else ratings
     if plan.events is None:
         check_explicit(ratings)
@@ -164,7 +171,7 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         test = parts.test if parts.new_users is None else parts.new_users.hidden
         splits.check_held_out(plan.test_split, len(ratings), 0 if test is None else len(test))
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
-    found = side.federated(*of_each, parts.side, parts.report)
+    found = side.federated(*of_each, parts.side, parts.report, plan.events is not None)
     return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users)
 
 
@@ -180,10 +187,10 @@ def write_prepared(path: Path, parts: Parts, overwrite: bool = False) -> None:
     require(parts.new_users is None, "prepared shards hold no users outside of training: users:SHARE is for `train`")
     found = parts.side
     more = found.user_features, found.also_seen
-    shards = make_shards(parts.train, parts.owner, np.float32, parts.test, None, *more)
+    shards = make_shards(parts.train, parts.owner, np.float32, parts.test, None, *more, parts.events is not None)
     with writing(path, Catalogue(parts.train.items, found.items), overwrite) as writer:
         for shard in shards:
-            side_of_shard = shard.features, shard.also_seen, shard.days
+            side_of_shard = shard.features, shard.also_seen, shard.days, shard.later
             writer.add(parts.train.users[shard.users], shard.by_user, shard.test, *side_of_shard)
         about: dict[str, object] = {"user_features": list(found.user_names)} if found.user_names else {}
         if parts.events is not None:

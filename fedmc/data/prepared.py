@@ -17,6 +17,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
@@ -90,16 +91,25 @@ class Prepared(NamedTuple):
         options = self.about.get("events")
         return EventOptions(**options) if isinstance(options, dict) else None
 
-    def check_events(self, wanted: EventOptions) -> None:
-        """Refuse other options than those of `fedmc prepare`, and values that cannot be amounts."""
+    def as_events(self, wanted: EventOptions) -> Prepared:
+        """The shards for these options; refuses others than those of `fedmc prepare`, and values that are no amounts.
+
+        Without `recency`, the order of events is left out.
+        """
+        held = (EventOptions(), EventOptions() if self.events is None else self.events)
         require(
-            wanted in (EventOptions(), self.events),
+            wanted in (replace(one, recency=wanted.recency) for one in held),
             "prepared shards hold their events: give these options to `fedmc prepare`, and leave them out here",
             DataError,
         )
         low = min((float(shard.by_user.data.min()) for shard in self.shards if shard.by_user.nnz), default=1.0)
         cure = "prepare them again as events (--feedback implicit)"
         require(low > 0, f"prepared ratings go down to {low:g}, amounts of events must be above 0: {cure}", DataError)
+        return self if wanted.recency else self.without_order()
+
+    def without_order(self) -> Prepared:
+        """The shards without the order of events, which then all count alike."""
+        return self._replace(shards=[replace(shard, later=None) for shard in self.shards])
 
 
 def is_prepared(path: Path) -> bool:
@@ -121,6 +131,7 @@ class Writer:
         features: Array | None = None,
         also_seen: sparse.csr_array | None = None,
         days: Days | None = None,
+        later: Array | None = None,
     ) -> None:
         """Add one client's ratings, with the catalogue's columns, and what is known besides."""
         shape = len(ids), len(self.catalogue)
@@ -135,7 +146,7 @@ class Writer:
             "users": len(ids),
             "ratings": int(by_user.nnz),
             "test": 0 if test is None else int(test.nnz),
-            **_write_arrays(self.folder / name, arrays | side_arrays(features, also_seen, days)),
+            **_write_arrays(self.folder / name, arrays | side_arrays(features, also_seen, days, later)),
             **side_entry(features, also_seen, days),
         }
         self.entries.append(entry)
@@ -190,7 +201,8 @@ def open_prepared(path: str | Path) -> Prepared:
         days = stored_days(arrays) if "days" in entry else None
         features = None if width is None else arrays["features"].reshape(len(users), width)
         events = stored_pattern("also_seen", arrays, shape) if "also_seen" in entry else None
-        shards.append(Shard(client, rows, by_user, rated, by_rated, test, None, features, events, days))
+        more = features, events, days, arrays.get("later")
+        shards.append(Shard(client, rows, by_user, rated, by_rated, test, None, *more))
         ids.append(users)
     return Prepared(catalogue, shards, ids, manifest["about"])
 

@@ -13,6 +13,7 @@ from fedmc.data.matrices import as_csr
 from fedmc.data.partition import Shard
 from fedmc.data.prepared import Prepared
 from fedmc.data.ratings import Ratings
+from fedmc.data.recency import TOLD
 from fedmc.errors import DataError, quoted, require
 
 SCALE = "confidence_scale"  # the entry of a manifest
@@ -24,14 +25,17 @@ class Weighed(NamedTuple):
 
     prepared: Prepared
     scale: str
-    note: str
+    notes: tuple[str, ...]
 
 
-def events_in_words(amounts: Ratings, confidences: Ratings, scale: str, reason: str = "") -> str:
-    """What was understood: how many pairs, users and items, and how much they count."""
+def events_in_words(
+    amounts: Ratings, confidences: Ratings, scale: str, reason: str = "", recency: bool = False
+) -> list[str]:
+    """What was understood: how many pairs, users and items, how much they count, and that `recency` does."""
     why = f" ({reason})" if reason else ""
     counted = f"{len(amounts):,} user-item pairs of {len(amounts.users):,} users and {len(amounts.items):,} items"
-    return f"events: {counted}{why}; {_how_much(amounts, confidences, scale)}"
+    understood = f"events: {counted}{why}; {_how_much(amounts, confidences, scale)}"
+    return [understood, TOLD] if recency and amounts.times is not None else [understood]
 
 
 def _how_much(amounts: Ratings, confidences: Ratings, scale: str) -> str:
@@ -45,6 +49,7 @@ def weighed(opened: Prepared, scale: str) -> Weighed:
     """The confidences of prepared shards: those that they hold or, of shards of ratings or amounts, by a scale."""
     held = opened.about.get(SCALE)
     pairs, users = sum(shard.by_user.nnz for shard in opened.shards), sum(map(len, opened.ids))
+    order = (TOLD,) if any(shard.later is not None for shard in opened.shards) else ()
     told = f"events: {pairs:,} user-item pairs of {users:,} users and {len(opened.catalogue):,} items (prepared shards)"
     if held is not None:
         require(
@@ -53,12 +58,12 @@ def weighed(opened: Prepared, scale: str) -> Weighed:
             "confidence_scale out, or prepare them again",
             DataError,
         )
-        return Weighed(opened, str(held), f"{told}; confidences by scale {held}")
+        return Weighed(opened, str(held), (f"{told}; confidences by scale {held}", *order))
     if scale == AUTO:
         usual = {default_confidence(shard.by_user.data) for shard in opened.shards}
         scale = "none" if usual == {"none"} else "log"
     shards = [_scaled(shard, scale) for shard in opened.shards]
-    return Weighed(opened._replace(shards=shards), scale, f"{told}; their values are amounts, scale {scale}")
+    return Weighed(opened._replace(shards=shards), scale, (f"{told}; their values are amounts, scale {scale}", *order))
 
 
 def _scaled(shard: Shard, scale: str) -> Shard:

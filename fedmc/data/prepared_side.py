@@ -1,4 +1,7 @@
-"""What prepared shards hold besides ratings: features of users, events without a rating, and the days of ratings."""
+"""What prepared shards hold besides ratings: features of users, events without a rating, and the days of ratings.
+
+Of events it is their order, the array `later`. It has no entry in the manifest: who does not know it can do without.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def side_entry(features: Array | None, also_seen: sparse.csr_array | None, days:
     return entry
 
 
-def side_arrays(features: Array | None, also_seen: sparse.csr_array | None, days: Days | None) -> dict[str, Array]:
+def side_arrays(
+    features: Array | None, also_seen: sparse.csr_array | None, days: Days | None, later: Array | None = None
+) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     if features is not None:
         arrays["features"] = features.ravel()
@@ -47,7 +52,7 @@ def side_arrays(features: Array | None, also_seen: sparse.csr_array | None, days
     if days is not None:
         known = {name: part for name, part in days._asdict().items() if part is not None}
         arrays |= {f"days/{name}": part.astype(np.int64, copy=False) for name, part in known.items()}
-    return arrays
+    return arrays if later is None else arrays | {"later": later}
 
 
 def stored_days(arrays: dict[str, Array]) -> Days:

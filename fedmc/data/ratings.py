@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,6 +68,15 @@ class Ratings:
         groups = None if self.groups is None else (self.groups[0], self.groups[1][rows])
         return Ratings(self.users[rows], self.items, matrix, kept.times, groups, self.notes)
 
+    def time_table(self) -> sparse.csr_array | None:
+        """The times in the places of the ratings, if they have any."""
+        if self.times is None:
+            return None
+        return sparse.csr_array((self.times, self.matrix.indices, self.matrix.indptr), shape=self.matrix.shape)
+
+    def without_times(self) -> Ratings:
+        return self if self.times is None else replace(self, times=None)
+
     def rows(self) -> Array:
         """The row of each stored entry."""
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.matrix.indptr))
@@ -90,7 +99,11 @@ def batch_of(
         ),
         DataError,
     )
-    return Batch(user_ids, item_ids, values, None if times is None else np.asarray(times, np.int64))
+    stamps = None if times is None else np.asarray(times, np.int64)
+    if stamps is not None:
+        each = f"there must be a time for each of {len(user_ids)} rows, got {stamps.size}: give as many"
+        require(stamps.shape == user_ids.shape, each, DataError)
+    return Batch(user_ids, item_ids, values, stamps)
 
 
 def _as_numbers(ratings: ArrayLike) -> Array:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedmc.data.ratings import Ratings
-from fedmc.data.readers.columns import COLUMN_NAMES, EVENT_NAMES, TIME_NAMES, find_usual
+from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, TIME_NAMES, find_usual
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 

@@ -140,9 +140,10 @@ def federated(
     validation: Ratings | None,
     side: Side,
     report: str | None = None,
+    events: bool = False,
 ) -> Federation:
     """Simulated clients with their side information."""
-    shards = make_shards(train, owner, dtype, test, validation, side.user_features, side.also_seen)
+    shards = make_shards(train, owner, dtype, test, validation, side.user_features, side.also_seen, events)
     about = side.item_features, side.notes, side.items, side.user_names
     return Federation(shards, train.users, train.items, report, *about)
 

@@ -28,6 +28,9 @@ class NewUsers(NamedTuple):
     known: Ratings
     hidden: Ratings
 
+    def without_times(self) -> NewUsers:
+        return NewUsers(*(part.without_times() for part in self))
+
 
 def split(ratings: Ratings, how: str | float, seed: int = 0) -> tuple[Ratings, Ratings]:
     """(rest, held out) by a share such as 0.2, or by `last:K`, `leave:K`, `share:S` or `date:YYYY-MM-DD`."""

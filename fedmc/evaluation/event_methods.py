@@ -10,6 +10,7 @@ from scipy import sparse
 from fedmc.algorithms.ials import IALS
 from fedmc.algorithms.settings import Settings
 from fedmc.data.matrices import narrow
+from fedmc.data.recency import later_of
 from fedmc.evaluation.harness import DEPTH, Measured, Parts, ranking_of
 from fedmc.evaluation.pooled_events import (
     TOLERANCES,
@@ -17,13 +18,13 @@ from fedmc.evaluation.pooled_events import (
     defaults_for,
     first_items,
     fitted,
-    model_top,
     nearest_top,
     popular_top,
     quick_sweeps,
     sweeps_of,
     top_of_clients,
 )
+from fedmc.types import Array
 
 SWEEPS, TOLERANCE = 30, 1e-3  # of iALS in one place: until V changes less than this
 
@@ -40,14 +41,25 @@ def nearest(parts: Parts, settings: Settings) -> Measured:
 
 def pooled(parts: Parts, settings: Settings) -> Measured:
     """iALS with the same rank, weights and start on all events in one place, to convergence."""
-    events = parts.train.matrix
-    return ranking_of(model_top(_converged(events, settings), events, _depth(parts)), parts)
+    return ranking_of(_top(parts, np.zeros(len(parts.owner), np.int64), settings), parts)
 
 
 def alone(parts: Parts, settings: Settings) -> Measured:
     """iALS of each client on the events of its own users, with weights that suit their number."""
-    events, k = parts.train.matrix, _depth(parts)
-    return ranking_of(top_of_clients(events, parts.owner, k, lambda mine: _converged(mine, settings)), parts)
+    return ranking_of(_top(parts, parts.owner, settings), parts)
+
+
+def _top(parts: Parts, owner: Array, settings: Settings) -> Array:
+    """The best items of each user by the model of its owner; recent events count more, as in a federation."""
+    events, times = parts.train.matrix, parts.train.time_table()
+    later = None if times is None else later_of(times)
+
+    def fit(mine: sparse.csr_array, rows: Array) -> Factors:
+        algorithm, V = _converged(mine, settings)
+        counted = mine if later is None else sparse.csr_array(algorithm.in_predictions(events, later)[rows])
+        return fitted(algorithm, narrow(counted), V), V
+
+    return top_of_clients(events, owner, _depth(parts), fit)
 
 
 def weights_for(events: sparse.csr_array) -> IALS:
@@ -56,8 +68,8 @@ def weights_for(events: sparse.csr_array) -> IALS:
     return defaults_for(users, items, max(events.nnz, 1))
 
 
-def _converged(events: sparse.csr_array, settings: Settings) -> Factors:
-    """The factors at the end of iALS, after quick sweeps at the start."""
+def _converged(events: sparse.csr_array, settings: Settings) -> tuple[IALS, Array]:
+    """iALS with its weights, and V at its end, after quick sweeps at the start."""
     algorithm, events = weights_for(events), narrow(events)
     start = first_items(events.shape[1], settings.rank, settings.seed, settings.dtype)
     _, V = next(islice(quick_sweeps(algorithm, events, start), len(TOLERANCES) - 1, None))
@@ -65,7 +77,7 @@ def _converged(events: sparse.csr_array, settings: Settings) -> Factors:
         change, V = np.linalg.norm(after - V), after
         if sweep >= SWEEPS or change <= TOLERANCE * np.linalg.norm(V):
             break
-    return fitted(algorithm, events, V), V
+    return algorithm, V
 
 
 def _depth(parts: Parts) -> int:

@@ -72,9 +72,10 @@ def top_of(scored: Iterable[Scored], users: int) -> Array:
 
 def ranking_at(engine: LocalEngine, broadcast: Broadcast, parts: Parts) -> Measured:
     """The metrics of a federation's model at the broadcast's V."""
-    algorithm = broadcast.settings.make_algorithm()
+    algorithm, states = broadcast.settings.make_algorithm(), zip(engine.shards, engine.states, strict=True)
+    fitted = ((shard, algorithm.users_at(shard, state, broadcast)) for shard, state in states)
     scored = (
-        Scored(shard.users, algorithm.users_at(shard, state, broadcast), broadcast.V, shard.by_user)
-        for shard, state in zip(engine.shards, engine.states, strict=True)
+        Scored(shard.users, algorithm.prediction_users(shard, U, broadcast), broadcast.V, shard.by_user)
+        for shard, U in fitted
     )
     return ranking_of(top_of(scored, len(parts.train.users)), parts)

@@ -46,10 +46,12 @@ def known_pairs(model: Model, held_out: HeldOut) -> Known:
 
 
 def known_items(model: Model, ratings: Ratings) -> Ratings:
-    """The ratings or events without items that the model does not know; times are not kept."""
+    """The ratings or events without items that the model does not know."""
     known = ~_unknown(model.items, ratings.items, "item")
     require(bool(known.any()), f"none of the {len(known):,} items to fold in is an item of the model", DataError)
-    return Ratings(ratings.users, ratings.items[known], sparse.csr_array(ratings.matrix[:, np.flatnonzero(known)]))
+    kept = ratings.with_entries(known[ratings.matrix.indices])
+    matrix = sparse.csr_array(kept.matrix[:, np.flatnonzero(known)])
+    return Ratings(ratings.users, ratings.items[known], matrix, kept.times)
 
 
 def _unknown(known: Array, wanted: Array, role: str) -> Array:

@@ -24,6 +24,7 @@ from fedmc.problem.rng import server_rng
 from fedmc.types import Array
 
 Factors = tuple[Array, Array]  # U, V
+Fit = Callable[[sparse.csr_array, Array], Factors]  # of a client's events, and the rows that they come from
 TOLERANCES = 0.3, 0.1, 0.03  # of the first quick sweeps: of a row's residual, relative to its right hand side
 NEIGHBOURS, SHRINKAGE = 100, 10.0  # of nearest items
 BLOCK = 1 << 25  # bytes of dense scores at a time
@@ -109,12 +110,12 @@ def model_top(factors: Factors, seen: sparse.csr_array, k: int) -> Array:
     return items
 
 
-def top_of_clients(events: sparse.csr_array, owner: Array, k: int, fit: Callable[[sparse.csr_array], Factors]) -> Array:
+def top_of_clients(events: sparse.csr_array, owner: Array, k: int, fit: Fit) -> Array:
     """The k best items of each user by a model that is fitted to the events of its client alone."""
     top = np.full((events.shape[0], k), NONE, np.int32)
     for own in np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1]):
         mine = sparse.csr_array(events[own])
-        top[own] = model_top(fit(mine), mine, k)
+        top[own] = model_top(fit(mine, own), mine, k)
     return top
 
 

@@ -69,7 +69,7 @@ def run(
     ratings = _read(study, table)
     parts = {study.seeds[0]: _parts(study, ratings, study.seeds[0])}
     _create(folder, study)  # after all that may be refused, which leaves no folder
-    fingerprint = fingerprint_of(ratings)
+    fingerprint = fingerprint_of(ratings, study.events is not None and study.events.recency)
     outcomes = []
     for case, seed in itertools.product(study.cases, study.seeds):
         on_case(case.label, seed, False)
@@ -95,7 +95,7 @@ def _parts(study: Study, ratings: Ratings, seed: int) -> Parts:
         require(study.test != NO_TEST, f"the split {study.test!r} holds out nothing, and {cure}")
     if study.test != NO_TEST:
         splits.check_held_out(study.test, len(ratings), len(test))
-    return Parts(train, test, owner)
+    return Parts(train if study.events is None or study.events.recency else train.without_times(), test, owner)
 
 
 def _read(study: Study, table: Ratings | None) -> Ratings:
@@ -119,7 +119,7 @@ def run_case(
         found = central(parts, settings)
         row: Row = {"round": None, "seconds": time.perf_counter() - began, **found}
         return Outcome(case.label, case.method, seed, key, [row], None)
-    shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test)
+    shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test, events=study.events is not None)
     try:
         memory.check(shards, settings, study.rounds)
     except InputError as error:
@@ -157,12 +157,14 @@ def _in_one_round(settings: Settings, clients: int) -> Settings:
     return settings.replace(active=clients) if settings.make_algorithm().one_pass else settings
 
 
-def fingerprint_of(ratings: Ratings) -> str:
-    """A hash of the ratings, so that outcomes of other data are not reused."""
+def fingerprint_of(ratings: Ratings, recency: bool = False) -> str:
+    """A hash of the ratings, so that outcomes of other data are not reused; with `recency`, of their times too."""
     matrix = ratings.matrix
     digest = hashlib.sha256()
     for array in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data.astype(np.float64)):
         digest.update(np.ascontiguousarray(array).tobytes())
+    if recency and ratings.times is not None:
+        digest.update(np.ascontiguousarray(ratings.times, np.int64).tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -11,6 +11,7 @@ from fedmc.data.feature_rows import Features
 from fedmc.data.features import Source
 from fedmc.data.ids import as_ids, places
 from fedmc.data.prepared import Prepared
+from fedmc.data.prepared_events import SCALE
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, Tables, read
 from fedmc.errors import InputError
@@ -55,14 +56,14 @@ def explain_with(model: Model, user: Id, item: Id, ratings: Ratings | None, tabl
 
 def explain_at_home(model: Model, user: Id, item: Id, prepared: Prepared) -> list[Effect]:
     """`Model.explain` with what prepared shards hold of the user and the item."""
-    if model.settings.make_algorithm().of_events:
-        return model.explain(user, item)
-    known = model.bayesian("an explanation")
     wanted = as_ids([user], "user")
     rows = [int(places(ids, wanted)[0]) for ids in prepared.ids]
     client = next((client for client, row in enumerate(rows) if row >= 0), None)
     if client is None:
         raise InputError(f"the prepared shards have no ratings of user {user}")
+    if model.settings.make_algorithm().of_events:
+        return model.explain(user, item, ratings=_events_of(prepared, client))
+    known = model.bayesian("an explanation")
     shard, row, table = prepared.shards[client], rows[client], prepared.catalogue.features
     items = prepared.catalogue.items
     given = Given(
@@ -73,6 +74,14 @@ def explain_at_home(model: Model, user: Id, item: Id, prepared: Prepared) -> lis
         Names(prepared.user_feature_names, () if table is None else table.names),
     )
     return model.explain(user, item, **given._asdict())
+
+
+def _events_of(prepared: Prepared, client: int) -> Ratings:
+    """A client's events, 1 each if the shards hold amounts, in their order if it is known: as times that rise."""
+    shard = prepared.shards[client]
+    times = None if shard.later is None else -shard.later.astype(np.int64)
+    matrix = shard.by_user if SCALE in prepared.about else shard.pattern()
+    return Ratings(prepared.ids[client], prepared.catalogue.items, matrix, times)
 
 
 def row_of(table: Features, wanted: Id, role: str) -> Array:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.data.ratings import Ratings, as_ids
+from fedmc.data.recency import later_of
 from fedmc.errors import InputError
 from fedmc.types import Array, DType
 
@@ -44,6 +46,14 @@ def _whole_numbers(ids: Array, role: str, unknown: Unknown) -> tuple[Array, Arra
     if unknown == "refuse" and not whole.all():
         raise InputError(f"unknown {role} {ids[~whole][0]!s}: this model's {role} ids are whole numbers")
     return np.where(whole, ids, "0").astype(np.int64), whole
+
+
+def later_onto_catalogue(items: Array, ratings: Ratings) -> Array | None:
+    """How many later ratings the user has, in the places of `onto_catalogue`, if they have times."""
+    times = ratings.time_table()
+    return (
+        None if times is None else later_of(onto_catalogue(items, replace(ratings, matrix=times), np.dtype(np.int64)))
+    )
 
 
 def onto_catalogue(items: Array, ratings: Ratings, dtype: DType) -> sparse.csr_array:

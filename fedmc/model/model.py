@@ -18,7 +18,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
 from fedmc.model import event_effects, explain, files, recommending
 from fedmc.model.explain import Case, Effect, Id, Names
-from fedmc.model.ids import Unknown, find_ids, onto_catalogue
+from fedmc.model.ids import Unknown, find_ids, later_onto_catalogue, onto_catalogue
 from fedmc.problem.ranking import CUTOFFS, Ranking
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
@@ -149,15 +149,14 @@ class Model:
 
         A model has no training ratings: it tells the effect of each if `ratings` has them, or if it comes from
         `fold_in`. `also_seen` are items of events without a rating. Features are rows as standardised for training.
-        A model of events has no confidences: `ratings` are those of training, else each counts 1 and `rest` differs.
+        A model of events has no confidences and no order: `ratings` are those of training, with their times if they had
+        any, else each counts 1 and `rest` differs.
         """
         (row,), (column,) = find_ids(self.users, [user], "user"), find_ids(self.items, [item], "item")
         if self.settings.make_algorithm().of_events:
-            events = sparse.csr_array(self.seen[[row]])
-            if ratings is not None:
-                events.data = explain.ratings_of(ratings, user, self.items[events.indices])
-            of_user = events, column, self.items, float(self._rows([row])[0] @ self.V[column])
-            return event_effects.effects(self.settings.make_algorithm(), self._broadcast(), *of_user)
+            of_user = sparse.csr_array(self.seen[[row]]), column, self.items
+            score = float(self._rows([row])[0] @ self.V[column])
+            return event_effects.effects(self._broadcast(), *of_user, score, event_effects.Given(user, ratings))
         known = self.bayesian("an explanation")
         some = slice(*self.seen.indptr[row : row + 2])
         rated, values = self.seen.indices[some], None
@@ -183,7 +182,8 @@ class Model:
     def fold_in(self, ratings: Ratings, features: Array | None = None) -> Model:
         """The model of new users: their factors are fitted to the items', which do not change.
 
-        `features` are the users' own features, standardised as those of training, a row each.
+        `features` are the users' own features, standardised as those of training, a row each. Recent events count more
+        if the events have times.
         """
         matrix = onto_catalogue(self.items, ratings, self.V.dtype)
         if self.posterior is not None:
@@ -191,15 +191,17 @@ class Model:
             fit = fit_at_home(problem, self.posterior, matrix, self.V.dtype, features)
             known = self.posterior.of_newcomers(fit.covariances)
             return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=known)
-        U = self.settings.make_algorithm().new_users(matrix, self._broadcast())
-        return replace(self, users=ratings.users, U=U, seen=matrix)
+        algorithm = self.settings.make_algorithm()
+        later = later_onto_catalogue(self.items, ratings)
+        matrix = matrix if later is None else algorithm.in_predictions(matrix, later)
+        return replace(self, users=ratings.users, U=algorithm.new_users(matrix, self._broadcast()), seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:
         """Users x all items of the model: the given ratings unchanged, the missing ones predicted by fold-in."""
         folded = self.fold_in(ratings)
         filled = self._clipped(self._to_ratings(folded._rows(slice(None)) @ self.V.T)).astype(np.float64)
         rows = np.repeat(np.arange(len(ratings.users)), np.diff(folded.seen.indptr))
-        filled[rows, folded.seen.indices] = folded.seen.data
+        filled[rows, folded.seen.indices] = onto_catalogue(self.items, ratings, self.V.dtype).data
         return filled
 
     def bayesian(self, wish: str) -> Posterior:

@@ -146,7 +146,8 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
     algorithm = broadcast.settings.make_algorithm()
-    U = np.concatenate([algorithm.users_at(shard, state, broadcast) for shard, state in states])
+    fitted = ((shard, algorithm.users_at(shard, state, broadcast)) for shard, state in states)
+    U = np.concatenate([algorithm.prediction_users(shard, found, broadcast) for shard, found in fitted])
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
     settings = algorithm.model_settings(broadcast)

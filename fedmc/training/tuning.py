@@ -18,6 +18,7 @@ from fedmc.algorithms.settings import AUTO_START, Settings
 from fedmc.data.days import held_out_days
 from fedmc.data.matrices import only, without
 from fedmc.data.partition import Shard
+from fedmc.data.recency import later_among
 from fedmc.errors import DataError, Diverged, require
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -128,7 +129,8 @@ def hold_out(shard: Shard, share: float, seed: int) -> Shard:
     seen = None if shard.also_seen is None else without(shard.also_seen, held_out)
     days = None if shard.days is None else held_out_days(shard.days, matrix, aside)
     parts = shard.client, shard.users, kept, None, held_out
-    return Shard.of(*parts, features=shard.features, also_seen=seen, days=days)
+    later = None if shard.later is None else later_among(shard.later, matrix, ~aside)
+    return Shard.of(*parts, features=shard.features, also_seen=seen, days=days, later=later)
 
 
 def _run(shards: Sequence[Shard], settings: Settings, weight: float, number: int) -> Trial:

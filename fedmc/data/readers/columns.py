@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from fedmc.data.builder import Batch, Coded
 from fedmc.data.ids import as_ids
+from fedmc.data.readers.times import find_time_column, seconds
+from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual
 from fedmc.errors import DataError, require
 from fedmc.types import Array, DType
 
@@ -32,6 +34,7 @@ class ColumnSelection(NamedTuple):
     amount: str | None = None  # a column of numbers to read instead of the rating, such as hours
     typed: bool = False  # read the event types too,
     event: str | None = None  # from this column (None: the usual names)
+    any_times: bool = False  # read the times if there are any
 
 
 class Roles(NamedTuple):
@@ -62,12 +65,8 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
     """Find the selected columns among those of a table."""
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{where} has more than one column {twice[:1]}: rename one", DataError)
-    columns = selection.columns
     user, item, rating = _main_columns(names, selection, where)
-    time = None
-    if selection.times:
-        time = columns[3] if columns is not None and len(columns) > 3 else find_time_column(names)
-        require(time in names, f"{where} has no column {time!r}: it has {', '.join(names)}", DataError)
+    time = _time_column(names, selection, where, (user, item, rating))
     group = selection.group
     if group is not None:
         known = ", ".join(names)
@@ -108,6 +107,19 @@ def _main_columns(names: Sequence[str], selection: ColumnSelection, where: str) 
     return user, item, rating
 
 
+def _time_column(
+    names: Sequence[str], selection: ColumnSelection, where: str, others: Sequence[str | None]
+) -> str | None:
+    """The column of times: the fourth that is named, else one with a usual name; None if none is there or asked for."""
+    if not selection.times and not selection.any_times:
+        return None
+    columns = selection.columns or ()
+    found = columns[3] if len(columns) > 3 else find_time_column(names, selection.times)
+    known = found is None or found in names
+    require(known, f"{where} has no column {found!r}: it has {', '.join(names)}", DataError)
+    return found if selection.times or found not in others else None
+
+
 def _event_column(names: Sequence[str], given: str | None, where: str) -> str:
     """The column of event types: the one that is named, else one with a usual name."""
     found = find_usual(names, EVENT_NAMES) if given is None else given
@@ -118,17 +130,7 @@ def _event_column(names: Sequence[str], given: str | None, where: str) -> str:
     return found
 
 
-EVENT_NAMES = (
-    "event", "events", "event_type", "eventtype", "event_name", "action", "action_type", "behavior", "behaviour",
-    "behavior_type", "interaction", "interaction_type",
-)  # fmt: skip
 EVENT_COLUMNS_CURE = " or name the columns (columns='USER,ITEM')"
-TIME_NAMES = ("timestamp", "time", "date", "datetime", "rated_at", "created_at")
-COLUMN_NAMES = {
-    "user": ("user", "userid", "user_id", "customer", "customer_id", "uid", "patient", "patient_id"),
-    "item": ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "product", "product_id", "iid"),
-    "rating": ("rating", "score", "value", "stars"),
-}
 
 
 def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
@@ -158,23 +160,6 @@ def _usual_column(names: Sequence[str], role: str, where: str, cure: str) -> str
     if known is None:
         found = f"{where}no {role} column found: the table has {', '.join(names)}"
         raise DataError(f"{found}; call it {role!r}{cure}")
-    return known
-
-
-def find_usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """The column with the first of some usual names, in any case; None if there is none."""
-    lower = {name.strip().lower(): name for name in reversed(names)}
-    return next((lower[name] for name in usual if name in lower), None)
-
-
-def find_time_column(names: Sequence[str]) -> str:
-    """The column that holds the time, by its usual names."""
-    known = find_usual(names, TIME_NAMES)
-    if known is None:
-        raise DataError(
-            f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
-            "or name it fourth (columns='USER,ITEM,RATING,TIME')"
-        )
     return known
 
 
@@ -284,15 +269,3 @@ def ratings(column: pa.Array, where: str, label: str = "rating") -> Array:
 
 def _many(label: str) -> str:
     return "ratings" if label == "rating" else f"values of {label!r}"
-
-
-def seconds(column: pa.Array, where: str) -> Array:
-    """Times in seconds since 1970, from numbers of seconds, dates or timestamps."""
-    require(column.null_count == 0, f"{where}: a time is missing", DataError)
-    kind = column.type
-    try:
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)).astype(np.int64)
-        return np.asarray(column.cast(pa.timestamp("s"), safe=False).cast(pa.int64()).to_numpy(zero_copy_only=False))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{where}: times must be seconds since 1970 or dates like 2005-12-31: {error}") from None

@@ -30,7 +30,7 @@ def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batc
     named = named and selection.amount in (None, "rating")
     require(named, "the Netflix layout has no columns to name", DataError)
     for file in files:
-        yield from _read_file(file, selection.times)
+        yield from _read_file(file, selection.times or selection.any_times)
 
 
 def _read_file(file: TextFile, times: bool) -> Iterator[Batch]:

@@ -18,8 +18,9 @@ from fedmc.data.addresses import present
 from fedmc.data.feature_rows import What
 from fedmc.data.ids import as_ids
 from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar
-from fedmc.data.readers.columns import COLUMN_NAMES, strings
+from fedmc.data.readers.columns import strings
 from fedmc.data.readers.text import is_number
+from fedmc.data.readers.usual import COLUMN_NAMES
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 

@@ -59,13 +59,14 @@ def on_disk(path: Path) -> TextFile:
 def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
-        layout = sniff(opened.read(1 << 16), file.name, selection.rating)
+        head = opened.read(1 << 16)
+    layout = sniff(head, file.name, selection.rating)
     if layout.header:
         role = roles(layout.names, selection, file.name)
     else:
         named = selection.columns is None and selection.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
-        role = roles(layout.names, selection, file.name)
+        role = _times_left_out(roles(layout.names, selection, file.name), layout, head, selection)
     dictionaries = Dictionaries(numbers=True)
     lines, zeros = _scan(file)
     rows = int(layout.header)
@@ -77,6 +78,14 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         require(rows == lines, lost, DataError)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
         _explain(file, layout, role, error)
+
+
+def _times_left_out(role: Roles, layout: Layout, head: bytes, selection: ColumnSelection) -> Roles:
+    """The roles without a fourth field that is called a time, has no name of its own, and does not look like one."""
+    if role.time is None or selection.times:
+        return role
+    field = _split(_first_line(head), layout.delimiter)[layout.names.index(role.time)]
+    return role if _is_time(field) else role._replace(time=None)
 
 
 def header(file: TextFile) -> Header:
@@ -125,7 +134,7 @@ def looks_like(head: bytes, name: str, selection: ColumnSelection) -> bool:
     """Whether the first line is a header with the selected columns, or starts with two ids (and a rating)."""
     try:
         layout = sniff(head, name, selection.rating)
-        role = roles(layout.names, selection._replace(times=False, group=None), name)
+        role = roles(layout.names, selection._replace(times=False, any_times=False, group=None), name)
         if layout.header:
             return True
     except DataError:

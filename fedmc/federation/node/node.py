@@ -144,8 +144,9 @@ class Node:
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
             algorithm = request.broadcast.settings.make_algorithm()
-            U = algorithm.users_at(self._numbered(request), before, request.broadcast)
-            self.on_finish(request, U, before)
+            shard = self._numbered(request)
+            U = algorithm.users_at(shard, before, request.broadcast)
+            self.on_finish(request, algorithm.prediction_users(shard, U, request.broadcast), before)
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:

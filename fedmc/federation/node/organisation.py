@@ -66,7 +66,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     else:
         _check_prepared(config, source)
     verify(source)
-    prepared = open_prepared(source)
+    prepared = open_prepared(source) if config.recency else open_prepared(source).without_order()
     _check_feedback(config, prepared, own)
     require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
     require(

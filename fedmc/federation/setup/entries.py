@@ -29,6 +29,7 @@ class EventEntries:
     confidence: str | None = None
     confidence_scale: str | None = None
     min_rating: float | None = None
+    recency: bool = True  # whether a user's recent events count more in the organisation's model, if they have times
 
     @property
     def of_events(self) -> bool:
@@ -44,7 +45,7 @@ class EventEntries:
             return None
         weights = self.event_weights
         parsed = parse_weights(weights) if isinstance(weights, str) else dict(weights)
-        return EventOptions(self.confidence, self.event, parsed, 1, self.min_rating)
+        return EventOptions(self.confidence, self.event, parsed, 1, self.min_rating, self.recency)
 
 
 def check_local(where: str, ratings: Mapping[str, object]) -> None:
@@ -65,12 +66,15 @@ def check_events(where: str, given: EventEntries) -> None:
     named = {
         "event": given.event, "event_weights": given.event_weights, "confidence": given.confidence,
         "confidence_scale": given.confidence_scale, "min_rating": given.min_rating,
+        "recency": None if given.recency is True else given.recency,
     }  # fmt: skip
     entered = [name for name, value in named.items() if value not in (None, {}, "")]
     if not given.of_events:
         cure = 'add feedback = "implicit", or leave it out'
         require(not entered, lambda: f"{where}: {entered[0]} is about events, not ratings: {cure}", DataError)
         return
+    known = isinstance(given.recency, bool)
+    require(known, f"{where}: recency must be true or false, got {quoted(given.recency)}", DataError)
     for name in ("event", "confidence", "confidence_scale"):
         text = named[name]
         known = text is None or (isinstance(text, str) and text.strip() != "")
