@@ -22,7 +22,8 @@ from fedmc.audit import attacks
 from fedmc.audit.observer import watch
 from fedmc.data.partition import Shard, make_shards
 from fedmc.errors import InputError
-from fedmc.training.aggregation import FixedPointState, aggregation_of, put_together, taken_apart
+from fedmc.training.aggregation import aggregation_of
+from fedmc.training.fixed_point import WHOLE, FixedPointState, put_together, taken_apart
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
@@ -142,13 +143,13 @@ class TestContract:
         broadcast = asked[0].broadcast
         algorithm = broadcast.settings.make_algorithm()
         for (shard, _, _), state in zip(asked, states, strict=True):
-            inner, whole = taken_apart(state)
+            inner, kept = taken_apart(state)
             exact = algorithm.contribution(shard, inner, broadcast)
-            assert (whole is None) == (not exact)
-            if whole is not None:
+            assert (WHOLE in kept) == bool(exact)
+            if exact:
                 schema = algorithm.schema(broadcast, shard.by_user.shape[1])
                 steps = np.concatenate([values.ravel() * 2.0 ** schema[part].bits for part, values in exact.items()])
-                assert np.abs(whole - steps).max() <= 0.5 + 1e-6
+                assert np.abs(kept[WHOLE] - steps).max() <= 0.5 + 1e-6
 
     @pytest.mark.parametrize("given", [PLAIN, SECAGG])
     def test_states_are_of_the_declared_types(self, name, preset, given):
@@ -305,7 +306,7 @@ def test_a_contribution_in_the_shape_of_the_sum_is_gone_on_with(name):
     engine, _ = run(settings_of(name, "fast", SECAGG))
     shard, state, broadcast = engine.asked[-2][0]
     schema = schema_of(broadcast, engine.items)
-    inner, whole = taken_apart(state)
+    inner, kept = taken_apart(state)
     reply = aggregation_of(broadcast.settings.privacy).reply
-    earlier = put_together(inner, whole.reshape(schema["S"].shape))
+    earlier = put_together(inner, {WHOLE: kept[WHOLE].reshape(schema["S"].shape)})
     np.testing.assert_array_equal(*(reply(shard, one, broadcast)[1]["S"] for one in (earlier, state)))

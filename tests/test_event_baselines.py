@@ -18,18 +18,18 @@ from fedmc.algorithms.state import LocalState
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
-from fedmc.training.aggregation import taken_apart
+from fedmc.training.fixed_point import taken_apart
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 
-PEOPLE, ITEMS, CLIENTS, RANK = 60, 20, 6, 3
+PEOPLE, ITEMS, CLIENTS, RANK = 80, 20, 8, 3
 ALPHA0, WEIGHT, EXPONENT = 0.2, 0.05, 0.7
 NUMBERS = f"{ALPHA0},{WEIGHT},{EXPONENT}"
 MODES = {
     "plain": {"active": CLIENTS},
     "partial": {"active": 2},
     "secagg": {"active": CLIENTS, "privacy": "secagg", "min_cohort": 3},
-    "partial secagg": {"active": 3, "privacy": "secagg", "min_cohort": 3},
+    "partial secagg": {"active": 4, "privacy": "secagg", "min_cohort": 3},
 }
 
 
