@@ -298,12 +298,11 @@ def refused(world, asked, client=0, **changes):
     return decode_reply(*from_bytes(world.ask(client, to_bytes(*encode(request._replace(**changes))))))
 
 
-def invitation(cohort=tuple(range(NODES)), number=1, **given):
-    """An invitation to a first session, with keys that the members sign, and that no node has made."""
-    keys = [
-        signed_keys(KEYS[k], RUN, PublicKeys(k, 1, crypto.new_pair()[1], crypto.new_pair()[1])) for k in cohort
-    ]
-    return Invitation(number, 1, tuple(Invited(one) for one in keys), 1, **given)
+def invitation(cohort=tuple(range(NODES)), number=1, run=RUN, known=None, **given):
+    """An invitation to a first session; keys that are not known are signed by their members, but no node made them."""
+    made = {k: PublicKeys(k, 1, crypto.new_pair()[1], crypto.new_pair()[1]) for k in cohort}
+    keys = {k: signed_keys(KEYS[k], run, one) for k, one in made.items()} | (known or {})
+    return Invitation(number, 1, tuple(Invited(keys[k]) for k in cohort), 1, **given)
 
 
 HIDDEN = KINDS["secagg"].replace(active=NODES)
@@ -317,5 +316,5 @@ def run(wire, number=2, quorum=NODES, settings=HIDDEN):
 def broadcast_of(world):
     wire = Between(world)
     run(wire, 0)
-    found = next(asked for stage, _, asked, _ in wire.seen if stage == "measure")
+    found = next(asked for stage, _, asked, _ in wire.seen if stage == "moments")
     return decode(*read(found)).broadcast._replace(task="round", round=1)

@@ -44,7 +44,7 @@ class SecAggStore:
             raise StoreError(f"the state of secure aggregation in run {run} is damaged: {error}") from None
 
     def save(self, run: str, state: MemberState, reply: bytes | None = None) -> None:
-        """Store the state and, if there is a new one, the reply."""
+        """Store the state and, if there is a new one, the reply; with it, keys that were used leave the disk."""
         said = json.dumps(_state_to(state))
         with self.store.transaction() as database:
             database.execute("INSERT OR IGNORE INTO secagg VALUES (?, ?, NULL)", (run, said))
@@ -54,6 +54,8 @@ class SecAggStore:
                 database.execute(FORGET, (KEPT_REPLIES,))
             elif state.replied is None:
                 database.execute("UPDATE secagg SET reply = NULL WHERE run = ?", (run,))
+        if reply is not None:
+            self.store.erase()
 
     def reply(self, run: str) -> bytes | None:
         """The last reply; None if it is no longer kept."""

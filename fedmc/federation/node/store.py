@@ -101,6 +101,7 @@ class Store:
             os.chmod(path, 0o600)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute("PRAGMA secure_delete=ON")
             if self._database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
             self._database.executescript(f"BEGIN;{SCHEMA}{ledger_marks.SCHEMA}{journal.SCHEMA}COMMIT;")
@@ -197,6 +198,11 @@ class Store:
     def end(self, run: str, how: Ended) -> None:
         with self._transaction():
             self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?, ?)", (run, *how))
+
+    def erase(self) -> None:
+        """Remove what was overwritten or deleted from the write-ahead log, too."""
+        with self._errors():
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def add_tables(self, schema: str) -> None:
         """Create further tables, where they are missing."""

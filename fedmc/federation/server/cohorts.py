@@ -46,5 +46,4 @@ class Cohorts:
             return True
         bases = self.record.bases
         sharing = Counter(bases.get(one, NO_SUM) for one in cohort)[bases.get(member, NO_SUM)]
-        keys = self.record.keys.get(member)
-        return self.rules.hides(len(cohort), sharing) or (keys is not None and keys.alone)
+        return self.rules.hides(len(cohort), sharing) or member in self.record.visible

@@ -27,12 +27,13 @@ class SecAggRecord:
     path: Path | None = None
     keys: dict[int, PublicKeys] = field(default_factory=dict)  # the unused ones of each member
     bases: dict[int, int] = field(default_factory=dict)  # the last certified sum of each member
-    asked: dict[int, int] = field(default_factory=dict)  # the last sum that each member was asked for
+    asked: dict[int, set[int]] = field(default_factory=dict)  # the sums that each member was asked for since it replied
     certificates: dict[int, Certificate] = field(default_factory=dict)  # the last, and what members may not know
     session: Session | None = None  # the last one
     proofs: tuple[Proof, ...] = ()  # with which it replaces the one before
     opening: bool = False  # its members may have opened it, so that it cannot be replaced
     misdealt: set[int] = field(default_factory=set)  # members that dealt wrong shares
+    visible: set[int] = field(default_factory=set)  # members that accept sums which show their own change
 
     @property
     def certified(self) -> int:
@@ -44,13 +45,25 @@ class SecAggRecord:
         """Whether the last session is certified."""
         return self.session is not None and self.session.number == self.certified
 
+    def take_keys(self, keys: PublicKeys) -> None:
+        """Keep a member's next keys, which have been checked."""
+        self.keys[keys.member] = keys
+        (self.visible.add if keys.alone else self.visible.discard)(keys.member)
+
     def begin(self, session: Session, proofs: tuple[Proof, ...] = ()) -> None:
         """Before exchange 1: the keys in the session count as used."""
         self.session, self.proofs, self.opening = session, proofs, False
-        self.asked |= dict.fromkeys(session.members, session.number)
         for member in session.members:
+            self.asked.setdefault(member, set()).add(session.number)
             self.keys.pop(member, None)
         self.save()
+
+    def replied(self, member: int, keys: PublicKeys) -> None:
+        """A member has replied to the session: it knows the certificates of all sums before."""
+        assert self.session is not None
+        if not self.done:
+            self.take_keys(keys)
+            self.asked[member] = {self.session.number}
 
     def open(self) -> None:
         """Before exchange 2."""
@@ -64,13 +77,13 @@ class SecAggRecord:
             self.certificates[certificate.number] = certificate
             if certificate.kept:
                 self.bases |= dict.fromkeys(certificate.members, certificate.number)
-            needed = {*self.asked.values(), certificate.number}
+            needed = {certificate.number}.union(*self.asked.values())
             self.certificates = {number: one for number, one in self.certificates.items() if number in needed}
         self.save()
 
     def for_member(self, member: int) -> tuple[Certificate, ...]:
-        """The certificates that a member may not know: of the sum that it was asked for last, and the newest."""
-        numbers = sorted({self.asked.get(member, NO_SUM), self.certified})
+        """The certificates that a member may not know: of sums that it may have replied to, and the newest."""
+        numbers = sorted({self.certified} | self.asked.get(member, set()))
         return tuple(self.certificates[number] for number in numbers if number in self.certificates)
 
     def save(self) -> None:
@@ -90,22 +103,23 @@ class SecAggRecord:
     def _words(self) -> Json:
         return [
             [encoding.keys_to(keys) for keys in self.keys.values()],
-            _pairs(self.bases), _pairs(self.asked),
+            _pairs(self.bases), [[member, sorted(numbers)] for member, numbers in sorted(self.asked.items())],
             [encoding.certificate_to(one) for one in self.certificates.values()],
             [] if self.session is None else encoding.session_to(self.session),
             [encoding.proof_to(one) for one in self.proofs],
-            self.opening, sorted(self.misdealt),
+            self.opening, sorted(self.misdealt), sorted(self.visible),
         ]  # fmt: skip
 
     @classmethod
     def _read(cls, path: Path, value: Json) -> SecAggRecord:
-        keys, bases, asked, certificates, session, proofs, opening, misdealt = items(value)
+        keys, bases, asked, certificates, session, proofs, opening, misdealt, visible = items(value)
         found = [encoding.certificate_from(one) for one in items(certificates)]
         return cls(
-            path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases), _numbers(asked),
+            path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases),
+            {whole_from(member): set(map(whole_from, items(some))) for member, some in map(items, items(asked))},
             {one.number: one for one in found}, encoding.session_from(session) if items(session) else None,
             tuple(encoding.proof_from(one) for one in items(proofs)), opening is True,
-            set(map(whole_from, items(misdealt))),
+            set(map(whole_from, items(misdealt))), set(map(whole_from, items(visible))),
         )  # fmt: skip
 
 

@@ -155,8 +155,7 @@ class SecureAsk:
         def take(member: int, stage: Stage) -> None:
             if stage.stage == "masked":
                 aggregator.take_masked(member, messages.masked_of(stage.arrays, session.members))
-                if not record.done:
-                    record.keys[member] = aggregator.masked[member].head.next
+                record.replied(member, aggregator.masked[member].head.next)
             elif stage.stage == "opened":
                 raise DataError("it has opened another session of this sum, which this server does not know")
             else:
@@ -195,7 +194,7 @@ class SecureAsk:
             raise DataError(f"keys of {keys.member} came from {member}")
         keys.check(self.asking.run, self.asking.members.pinned)
         keys.check_usable()
-        self.record.keys[member] = keys
+        self.record.take_keys(keys)
 
     def _valid(
         self,
