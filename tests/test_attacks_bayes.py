@@ -14,13 +14,14 @@ from fedmc.algorithms import registry
 from fedmc.algorithms.messages import Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
-from fedmc.errors import Diverged, FedmcError, ModelFileError
-from fedmc.federation.server.secagg_session import SecAggSession
+from fedmc.errors import Diverged, ModelFileError, TooFewError
+from fedmc.federation.server.secagg_session import SecureAsk
 from fedmc.model import load
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
-from tests.world import KINDS, NODES, World, engine_on
+from tests.secure_world import SecureWorld
+from tests.world import KINDS
 
 # --- a server that asks for another task to get the same update in a second sum
 
@@ -28,18 +29,16 @@ from tests.world import KINDS, NODES, World, engine_on
 @pytest.mark.parametrize("kind", ["secagg-bayes", "secagg"])
 def test_a_second_task_does_not_give_the_update_of_a_round_again(kind, tmp_path, caplog):
     """The difference of two sums over different members would be one member's update."""
-    settings = KINDS[kind].replace(active=NODES)
-    world = World(tmp_path)
-    engine = engine_on(world, quorum=3)
-    broadcast = next(rounds(engine, settings)).broadcast
-    everybody = SecAggSession(engine.asking, broadcast._replace(task="round", round=1), [0, 1, 2, 3]).run()
-    assert everybody.clients == (0, 1, 2, 3)
-    with pytest.raises(FedmcError):
-        SecAggSession(engine.asking, broadcast._replace(task="scale", round=1), [0, 1, 2]).run()
+    world = SecureWorld(tmp_path, 8)
+    engine = world.engine()
+    broadcast = next(rounds(engine, KINDS[kind].replace(active=8))).broadcast
+    everybody = SecureAsk(engine.asking, broadcast._replace(task="round", round=1), list(range(8))).run()
+    assert everybody.clients == tuple(range(8))
+    with pytest.raises(TooFewError, match="0 of 7 nodes take part"):
+        SecureAsk(engine.asking, broadcast._replace(task="scale", round=1), list(range(7))).run()
     refusals = [record.getMessage() for record in caplog.records if "refused scale" in record.getMessage()]
-    assert len(refusals) == 3
+    assert len(refusals) == 7
     assert all("has no task scale" in one for one in refusals)
-    world.close()
 
 
 def test_only_admm_has_a_task_beside_the_common_ones():

@@ -18,7 +18,7 @@ from fedmc.audit.item_lists import lists
 from fedmc.audit.observer import watch
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
-from fedmc.errors import Diverged, FedmcError
+from fedmc.errors import Diverged, FedmcError, TooFewError
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
@@ -126,27 +126,37 @@ def test_without_implicit_terms_nobody_is_asked():
 # --- a server that leaves a member out
 
 
-def test_counts_and_who_rated_what_are_revealed_among_the_same_members(tmp_path):
+def test_counts_and_who_rated_what_are_summed_over_the_same_members(tmp_path, caplog):
     """`moments` counts ratings, and so does the reply to a direction of ones: their difference would be a member's."""
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
-    from fedmc.federation.server.secagg_session import SecAggSession
+    from fedmc.federation.server.secagg_session import SecureAsk
+    from tests.secure_world import SecureWorld
     from tests.world import ITEMS as HERE
-    from tests.world import KINDS, World, engine_on
+    from tests.world import KINDS
 
-    settings, world = KINDS["secagg-bayes"], World(tmp_path)
-    engine = engine_on(world, quorum=3)
-    asked = Broadcast("moments", 0, 4, settings, start_items(HERE, settings))
-    assert SecAggSession(engine.asking, asked, [0, 1, 2, 3]).run().clients == (0, 1, 2, 3)
+    settings, world = KINDS["secagg-bayes"].replace(active=8), SecureWorld(tmp_path, 8)
+    engine, everybody, others = world.engine(), list(range(8)), list(range(7))
+
+    def refused(engine, asked, members, why):
+        """All members refuse, for this reason."""
+        caplog.clear()
+        with pytest.raises(TooFewError, match=f"0 of {len(members)} nodes take part"):
+            SecureAsk(engine.asking, asked, members).run()
+        said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
+        assert len(said) == len(members)
+        assert all(why in one for one in said), said
+
+    asked = Broadcast("moments", 0, 8, settings, start_items(HERE, settings))
+    assert SecureAsk(engine.asking, asked, everybody).run().clients == tuple(everybody)
     ones = asked._replace(task="pattern", round=1, shared=Shared({"directions": np.ones((HERE, 1))}))
-    with pytest.raises(FedmcError):
-        SecAggSession(engine.asking, ones, [0, 1, 2]).run()
-    assert SecAggSession(engine.asking, ones, [0, 1, 2, 3]).run().clients == (0, 1, 2, 3)
     other = ones._replace(shared=Shared({"directions": np.full((HERE, 1), 2.0)}))
-    with pytest.raises(FedmcError):  # a step is answered once
-        SecAggSession(engine.asking, other, [0, 1, 2, 3]).run()
-    with pytest.raises(FedmcError):  # and over the same members in any run
-        SecAggSession(engine_on(world, quorum=3, run="another").asking, other, [0, 1, 2]).run()
-    world.close()
+    refused(engine, other, others, "pattern needs all members, not 7 of them")
+    assert SecureAsk(engine.asking, ones, everybody).run().clients == tuple(everybody)
+    refused(
+        engine, ones._replace(V=ones.V + 1), everybody, "was answered for another V or other settings"
+    )  # a step is answered once
+    refused(world.engine(run="another"), other, others, "pattern needs all members, not 7 of them")  # in any run
+    refused(world.engine(run="a-third"), asked, others, "moments needs all members, not 7 of them")
 
 
 # --- a client whose reply is hostile
