@@ -24,11 +24,11 @@ SCRIPTS = Path(sys.executable).parent
 
 
 class Loopback:
-    def __init__(self, folder: Path, ratings=None) -> None:
-        self.folder, self.processes = folder / "federation", {}
-        set_up(self.folder, planted() if ratings is None else ratings, ("plain", "secagg"))
+    def __init__(self, folder: Path, ratings=None, names=NAMES) -> None:
+        self.folder, self.processes, self.names = folder / "federation", {}, names
+        set_up(self.folder, planted() if ratings is None else ratings, ("plain", "secagg"), names)
         self.server = load_server(self.folder / "server")
-        for name in NAMES:  # a module makes more runs than an organisation accepts in a day
+        for name in names:  # a module makes more runs than an organisation accepts in a day
             config = self.folder / name / "config.toml"
             config.write_text(config.read_text().replace("[policy]\n", "[policy]\nruns_per_day = 1000\n"))
 
@@ -56,14 +56,14 @@ class Loopback:
 
     def start_all(self) -> None:
         self.start_server()
-        for name in NAMES:
+        for name in self.names:
             self.start_node(name)
 
     def start_missing(self) -> None:
         """What was killed or has ended; nothing, where everything is there."""
         if not self.alive("server"):
             self.start_server()
-        for name in NAMES:
+        for name in self.names:
             if not self.alive(name):
                 self.start_node(name)
 
@@ -161,7 +161,7 @@ class Loopback:
         """V is the simulation's, and every node's last contribution is in it."""
         plan, last = self.run(run).plan(), self.last(run)
         assert last.checkpoint.number == plan.rounds
-        assert last.counted == dict.fromkeys(range(len(NAMES)), plan.rounds)
+        assert last.counted == dict.fromkeys(range(len(self.names)), plan.rounds)
         assert last.checkpoint.broadcast.V.tobytes() == simulated(self.folder, plan)[0].tobytes()
 
     def log(self, name: str) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
@@ -92,14 +93,16 @@ def _recommend(folder: Path) -> None:
     typer.echo(subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip())
 
 
-def set_up(folder: Path, source: Ratings | None = None, accept: Sequence[str] = ("secagg",)) -> None:
-    """Write three tables of ratings, a common catalogue, and the folders of a federation on loopback."""
+def set_up(
+    folder: Path, source: Ratings | None = None, accept: Sequence[str] = ("secagg",), names: Sequence[str] = NAMES
+) -> None:
+    """Write a table of ratings for each organisation, a common catalogue, and the folders of a federation."""
     ratings = datasets.demo() if source is None else source
-    layout.init(folder, NAMES, layout.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
-    for name in ("server", *NAMES):
+    layout.init(folder, names, layout.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
+    for name in ("server", *names):
         Catalogue.of(ratings.items).save(folder / name / "catalogue.json")
-    owner = assign_users(len(ratings.users), len(NAMES), 0)
-    for number, (name, ending) in enumerate(zip(NAMES, ("csv", "parquet", "tsv"), strict=True)):
+    owner = assign_users(len(ratings.users), len(names), 0)
+    for number, (name, ending) in enumerate(zip(names, cycle(("csv", "parquet", "tsv")), strict=False)):
         write_table(_select_users(ratings, owner == number), folder / name / f"ratings.{ending}")
         config = folder / name / "config.toml"
         text = config.read_text(encoding="utf-8").replace('source = ""', f'source = "ratings.{ending}"')
