@@ -21,8 +21,9 @@ from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError
 from fedmc.federation.envelope import seal
 from fedmc.federation.node import replays, sizes
+from fedmc.federation.secagg_messages import keys_of, read_stage
 from fedmc.federation.setup.policy import DEFAULT
-from fedmc.federation.wire import Request, decode, encode, from_bytes, to_bytes
+from fedmc.federation.wire import Invitation, Request, decode, encode, from_bytes, to_bytes
 from fedmc.privacy.dp import contents
 from fedmc.privacy.dp.ledger import Ledger, LostReleaseError
 from fedmc.problem.scaling import Scaling
@@ -62,27 +63,32 @@ def exact_round(factor=1.0, shared=None, task="round", settings=EXACT):
 # --- what a row of the state holds
 
 
-def hidden_round():
-    V = np.ones((ITEMS, HIDDEN.width))
-    return asked("r", Broadcast("round", 1, NODES, HIDDEN, V, Scaling(3.0), NOTHING), invitation=invitation())
+def hidden_round(world, made=True):
+    """A request for a first secure sum, with keys that the node has made, or has not."""
+    broadcast = Broadcast("round", 1, NODES, HIDDEN, np.ones((ITEMS, HIDDEN.width)), Scaling(3.0), NOTHING)
+    known = {}
+    if made:
+        answer = world.ask(0, asked("r", broadcast, invitation=Invitation()))
+        known = {0: keys_of(read_stage(answer).arrays)[0]}
+    return asked("r", broadcast, invitation=invitation(run="r", known=known))
 
 
 def test_a_state_that_cannot_be_stored_is_refused_before_any_work(tmp_path, monkeypatch, caplog):
     world = World(tmp_path)
     monkeypatch.setattr(sizes, "MAX_STORED", 2000, raising=False)
-    assert from_bytes(world.ask(0, hidden_round()))[1]["status"] == "wrong-settings"
+    assert from_bytes(world.ask(0, hidden_round(world, made=False)))[1]["status"] == "wrong-settings"
     assert "state and reply would have" in caplog.text
     assert "bytes, at most 2000: lower the rank" in caplog.text
 
 
 def test_a_row_that_the_database_refuses_does_not_end_the_node(tmp_path, caplog):
     world = World(tmp_path)
-    database = world.stores[0]._database
+    database, request = world.stores[0]._database, hidden_round(world)
     usual = database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
-    assert from_bytes(world.ask(0, hidden_round()))[1]["status"] == "wrong-settings"
+    assert from_bytes(world.ask(0, request))[1]["status"] == "wrong-settings"
     assert "state and reply of round 1 cannot be stored" in caplog.text
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, usual)
-    assert from_bytes(world.ask(0, hidden_round()))[1]["status"] == "ok"
+    assert read_stage(world.ask(0, request))[2::2] == ("masked", "ok")
 
 
 def test_a_reply_and_a_contribution_as_large_fit_into_a_row():
