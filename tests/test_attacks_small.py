@@ -30,18 +30,18 @@ from fedmc.errors import DataError, InputError
 from fedmc.federation.flower.records import NAME, PLACE, unpack
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Entry, Store
-from fedmc.federation.secagg_messages import read_stage
+from fedmc.federation.secagg_messages import Stage, encode_stage, open_arrays, read_stage
 from fedmc.federation.server.running import RunFolder
 from fedmc.federation.setup.layout import load_node
 from fedmc.federation.setup.policy import Policy
-from fedmc.federation.wire import HEADER, Request, decode_reply, encode, from_bytes, to_bytes
+from fedmc.federation.wire import HEADER, Invitation, Request, decode_reply, encode, from_bytes, to_bytes
 from fedmc.model import Model
 from fedmc.problem import losses, penalties
 from fedmc.problem.scaling import Scaling
 from tests.command import fedmc
 from tests.conftest import examples, planted
 from tests.mutations import EXTREMES, MEMORY, Message, described, npy, packed
-from tests.world import CATALOGUE, KINDS, World, broadcast_of, engine_on, invitation, sealed, trust_of
+from tests.world import CATALOGUE, KINDS, World, engine_on, sealed, trust_of
 
 TERABYTES = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
 FORGED = "x\n2030-01-01 00:00:00,000 INFO a line that nobody wrote \x1b[2J\x9b31m\u2028\u202e"
@@ -145,8 +145,8 @@ def test_an_entry_that_comes_twice_is_refused(world):
         {"clients": 10**18}, {"clients": 0}, {"counted": 2**63 - 1}, {"full": "no"}, {"mean": 0.0},
         {"mean": "0x1p2000"},
         {"factor": "nan"}, {"factor": "0x1p+3"}, {"run": "\ud800"}, {"run": ["a-run"]}, {"task": "x" * 2000},
-        {"catalogue": 7}, {"invitation": ["t", [0, 1, 10**30], 3]}, {"invitation": ["t", list(range(20_000)), 3]},
-        {"invitation": [["t"], [0, 1, 2], 3]}, {"invitation": ["t", "012", 3]}, {"scale": "0x1p-1074"},
+        {"catalogue": 7}, {"invitation": True}, {"invitation": list(range(20_000))}, {"invitation": {"V": 1}},
+        {"scale": "0x1p-1074"},
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -154,15 +154,61 @@ def test_a_field_of_another_type_or_size_is_refused(world, fields):
     assert status(world.nodes[0], asked(fields)) == "malformed"
 
 
-def test_a_stage_with_a_million_members_takes_no_memory(world):
+KEYS_OF_1 = [1, 1, "0" * 64, "1" * 64, False, "2" * 128]
+LAST = [0, "", "", [], []]  # of an invitation: losses, two hashes, certificates and proofs
+ODD_INVITATIONS = {
+    "nothing": b"", "no list": b"7", "a text": b'"' + b"x" * 100 + b'"', "an object": b"{}", "short": b"[1, 1]",
+    "number": [10**30, 1, [], *LAST], "text for a number": ["1", 1, [], *LAST], "below zero": [1, -1, [], *LAST],
+    "switch": [True, 1, [], *LAST], "fraction": [1.5, 1, [], *LAST],
+    "not a number": [math.nan, 1, [], *LAST],
+    "member": [1, 1, [[[10**30, *KEYS_OF_1[1:]], 0]], *LAST], "base": [1, 1, [[KEYS_OF_1, -1]], *LAST],
+    "short key": [1, 1, [[[1, 1, "00", *KEYS_OF_1[3:]], 0]], *LAST],
+    "no hexadecimal": [1, 1, [[[1, 1, "x" * 64, *KEYS_OF_1[3:]], 0]], *LAST],
+    "hash": [1, 1, [], 0, "00", "", [], []], "certificate": [1, 1, [], 0, "", "", [[1]], []],
+    "proof": [1, 1, [], 0, "", "", [], [[]]], "many": [1, 1, [[KEYS_OF_1, 0]] * 20_000, *LAST],
+    "deep": b"[" * 100_000 + b"]" * 100_000, "lists": b"[" + b"[]," * 2_000_000 + b"[]]",
+    "digits": b"9" * 10_000_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD_INVITATIONS)
+def test_an_invitation_of_another_form_is_refused(world, odd):
+    given = ODD_INVITATIONS[odd]
+    blob = np.frombuffer(given if isinstance(given, bytes) else json.dumps(given).encode(), np.uint8)
+    arrays, header = encode(request("secagg", invitation=Invitation()))
+    assert status(world.nodes[0], to_bytes(arrays | {"invitation": blob}, header)) == "malformed"
+
+
+def test_an_invitation_is_an_array_of_bytes_that_is_announced(world):
+    arrays, header = encode(request("secagg", invitation=Invitation()))
+    assert status(world.nodes[0], to_bytes(arrays, header)) == "ok"
+    assert status(world.nodes[0], to_bytes(arrays, header | {"invitation": None})) == "malformed"
+    for odd in (arrays["invitation"][None], arrays["invitation"].astype(np.int64), np.zeros(0)):
+        assert status(world.nodes[0], to_bytes(arrays | {"invitation": odd}, header)) == "malformed"
+
+
+def opening(text, **changes):
+    """A message of exchange 2 to node 0, with this text for the heads."""
+    arrays = open_arrays(bytes(32), []) | {"heads": np.frombuffer(text, np.uint8)} | changes
+    return encode_stage(Stage("a-run", 0, "open", arrays))
+
+
+@pytest.mark.parametrize("heads", [b"[]," * 2_000_000, b"1," * 10_000_000, b'["",{}],' * 500_000])
+def test_a_stage_with_a_million_members_takes_no_memory(world, heads):
+    assert status(world.nodes[0], opening(b"[" + heads[:-1] + b"]")) == "not-hidden"
+
+
+def test_a_stage_of_another_form_is_refused(world):
     node = world.nodes[0]
-    broadcast = broadcast_of(world)
-    world.ask(0, to_bytes(*encode(engine_on(None).asking.request(0, broadcast, invitation()))))
-    header = {"token": "a-token", "client": 0, "stage": "confirm", "status": "ok"}
-    content = to_bytes({"members": np.arange(2_000_000)}, header)
-    assert status(node, content) == "not-hidden"
-    again = {"token": "a-token", "client": 0, "stage": "confirm", "status": "ok"}
-    assert status(node, to_bytes({"file": np.arange(2)}, again)) == "not-hidden"
+    for content in (
+        opening(b"[" * 100_000), opening(b"9" * 10_000_000), opening(b"[[]]"), opening(b"\xff"),
+        opening(b"[]", heads=np.arange(2_000_000)), opening(b"[]", heads=np.zeros((3, 3), np.uint8)),
+        opening(b"[]", session=np.arange(2)), opening(b"[]", session=np.zeros(33, np.uint8)),
+        encode_stage(Stage("a-run", 0, "open", {"file": np.arange(2)})),
+    ):  # fmt: skip
+        assert status(node, content) == "not-hidden"
+    for stage, client in (("keys", 0), ("masked", 0), ("opened", 0), ("confirm", 0), ("open", 1), ("open", 10**5)):
+        assert status(node, encode_stage(Stage("a-run", client, stage, {}))) == "no-session"
 
 
 def test_a_small_request_for_a_huge_reply_is_refused(tmp_path):
@@ -305,10 +351,9 @@ def test_what_nodes_say_reaches_the_operators_terminal_quoted(tmp_path):
     assert is_printable(error.stderr)
 
 
-def test_a_reply_forges_nothing_in_the_servers_log(world, caplog):
+def test_a_reply_forges_nothing_in_the_servers_log(caplog):
     engine = engine_on(None)
-    broadcast = broadcast_of(world)
-    caplog.clear()
+    broadcast = request().broadcast
     engine.asking.leave_out(0, broadcast, f"refused: {FORGED}")
     assert is_printable(engine.absent[0].why, "")
     assert is_printable(caplog.records[0].getMessage(), "")
