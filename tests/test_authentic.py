@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmc import __version__
 from fedmc.algorithms.messages import TASKS
 from fedmc.errors import DataError, InputError, TooFewError
 from fedmc.federation import envelope
@@ -23,7 +24,6 @@ from fedmc.federation.envelope import EnvelopeError, open_, seal
 from fedmc.federation.node import trust
 from fedmc.federation.node.store import StoreError
 from fedmc.federation.protocol import PROTOCOL, VERSION_OF_1, Served
-from fedmc.federation.secagg_messages import FOLLOWING
 from fedmc.federation.server import signing
 from fedmc.federation.server.signing import Counter
 from fedmc.federation.wire import HEADER, decode_reply, encode, from_bytes, to_bytes
@@ -103,7 +103,7 @@ class Attacked:
         for client, content in contents.items():
             node = self.world.nodes[client]
             others = [other for key, other in contents.items() if key != client][:1]
-            before, member = written(self.world, client), node._member
+            before, memory = written(self.world, client), dict(vars(node))
             for what, forged in forgeries(content, client, others):
                 if forged == content:
                     continue
@@ -111,7 +111,7 @@ class Attacked:
                 assert decode_reply(*from_bytes(answer))[:5] == ("", -1, -1, "", "not-signed"), what
                 self.count += 1
             assert written(self.world, client) == before
-            assert node._member is member
+            assert vars(node) == memory
             header = read(content)[1]
             self.kinds.add(header.get("stage") or header["task"])
         return self.world.exchange(contents, max_bytes, needed)
@@ -128,8 +128,8 @@ def test_forged_messages_of_every_kind_do_nothing(settings, tmp_path, caplog):
     assert models.written == [(RUN, client) for client in range(NODES)]
     assert last[-1].broadcast.V.tobytes() == local(settings, 2)[1].broadcast.V.tobytes()
     assert {"round", "measure", "finish"} <= wire.kinds
-    assert (set(FOLLOWING) <= wire.kinds) == (settings is HIDDEN)
-    assert wire.kinds <= {*TASKS, *FOLLOWING}
+    assert ("open" in wire.kinds) == (settings is HIDDEN)
+    assert wire.kinds <= {*TASKS, "open"}
     assert caplog.text.count("refused a message (not-signed)") == wire.count > 100
     world.close()
 
@@ -179,12 +179,12 @@ def test_whatever_is_changed_is_noticed(content, name, issued, data):
 
 
 def train(world, settings=EVERYBODY, run=RUN, number=2):
-    """A run to its end; every message that went to the nodes, in order."""
+    """A run to its end; every message that went to the nodes, in order, and its answer."""
     wire, last = Between(world), []
     engine = engine_on(wire, run=run)
     list(itertools.islice(rounds(engine, settings, on_checkpoint=last.append), number + 1))
     engine.finish(last[-1].broadcast, range(NODES))
-    return engine, last[-1].broadcast, [(stage, client, asked) for stage, client, asked, _ in wire.seen]
+    return engine, last[-1].broadcast, wire.seen
 
 
 def finish_of(world, client=0, run=RUN):
@@ -194,19 +194,22 @@ def finish_of(world, client=0, run=RUN):
 
 @pytest.mark.parametrize("settings", [EVERYBODY, HIDDEN], ids=["exact", "secagg"])
 def test_a_message_that_comes_again_changes_nothing(settings, tmp_path):
-    """Every message of a finished run, also after a restart: only the very last one, repeated, is answered."""
+    """Every message of a finished run, also after a restart: only the very last are answered, to the same bytes."""
     world = World(tmp_path)
     models = Models(world)
     _, _, messages = train(world, settings)
     before = {client: written(world, client) for client in range(NODES)}
-    for restarted in (False, True):
+    for _ in range(2):
         said = {}
-        for stage, client, asked in messages:
-            said.setdefault(stage, set()).add(status_of(world.nodes[client].answer_bytes(asked)))
+        for stage, client, asked, reply in messages:
+            answer = world.nodes[client].answer_bytes(asked)
+            assert stage == "finish" or status_of(answer) != "ok" or answer == reply
+            said.setdefault(stage, []).append(status_of(answer))
+        opened = said.pop("open", [])
+        assert opened == (["not-hidden"] * (len(opened) - NODES) + ["ok"] * NODES if opened else [])
+        assert bool(opened) == (settings is HIDDEN)
         for stage, found in said.items():
-            stages = {"no-session"} if restarted else {"no-session", "ok"}  # the last session's, to the same bytes
-            expected = {"ok"} if stage == "finish" else stages if stage in FOLLOWING else {"replayed"}
-            assert found <= expected, stage
+            assert set(found) == ({"ok"} if stage == "finish" else {"replayed"}), stage
         assert {client: written(world, client) for client in range(NODES)} == before
         for client in range(NODES):
             world.revive(client)
@@ -220,7 +223,7 @@ def test_the_end_of_an_older_run_does_not_bring_its_model_back(tmp_path):
     kept = finish_of(world, run="first")  # signed, and kept back by whoever carries it
     _, _, messages = train(world, run="second")
     models.written.clear()
-    replayed = next(asked for stage, client, asked in messages if (stage, client) == ("finish", 0))
+    replayed = next(asked for stage, client, asked, _ in messages if (stage, client) == ("finish", 0))
     for _ in range(2):
         assert status_of(world.nodes[0].answer_bytes(kept)) == "replayed"
         assert status_of(world.nodes[0].answer_bytes(replayed)) == "ok"  # the newest one: nothing is written again
@@ -259,7 +262,7 @@ def test_a_model_that_could_not_be_written_is_asked_for_again(tmp_path):
 def test_a_number_is_used_once(tmp_path):
     world = World(tmp_path)
     _, _, messages = train(world)
-    asked = next(asked for stage, client, asked in messages if (stage, client) == ("measure", 0))
+    asked = next(asked for stage, client, asked, _ in messages if (stage, client) == ("measure", 0))
     arrays, header = read(asked)
     now = time.time_ns()
     first, other = (
@@ -308,13 +311,14 @@ def odd_messages(settings):
     yield to_bytes({}, {})
     yield to_bytes({}, [])
     yield to_bytes({}, {"stage": []})
-    yield to_bytes({}, {"token": "t", "client": float("inf"), "stage": "mask", "status": "ok"})
-    yield to_bytes({}, {"token": {}, "client": 1e300, "stage": "mask", "status": None})
+    yield to_bytes({}, {"run": "r", "client": float("inf"), "stage": "open", "status": "ok"})
+    yield to_bytes({}, {"run": {}, "client": 1e300, "stage": "open", "status": None})
+    yield to_bytes({}, {"run": "r", "client": 0, "stage": "open", "status": "ok"})
     for name in header:
         yield to_bytes(arrays, {key: value for key, value in header.items() if key != name})
         for value in (None, [], {}, "", "\ud800", -1, 10**30, float("nan"), float("inf"), [[]], True):
             yield to_bytes(arrays, header | {name: value})
-    for name in ("V", "shared/beta_items", "shared/"):
+    for name in ("V", "shared/beta_items", "shared/", "invitation"):
         for array in (np.zeros(0), np.zeros((15, 3), "S3"), np.zeros((15, 3), complex), np.array(np.nan)):
             yield npz(arrays | {name: array}, json.dumps(header).encode())
     for text in (b"[" * 100_000 + b"]" * 100_000, b"\xff", b"", json.dumps(header).encode()[:-1]):
@@ -419,21 +423,29 @@ def test_a_server_of_the_next_protocol_serves_this_one(tmp_path):
 
 
 def test_what_a_node_of_protocol_1_needs(tmp_path):
-    """It opens a message as an .npz and demands its own version in it; a server may also leave such nodes out."""
-    for served, version in ((Served(1, 2), VERSION_OF_1), (Served(2, 2), "0.3.0")):
+    """It opens a message as an .npz and demands its own version in it; a server may also leave such nodes out.
+
+    Secure sums are asked of nodes of protocol 2 only.
+    """
+    for served, version, settings in (
+        (Served(1, 2), VERSION_OF_1, KINDS["curvature"].replace(active=NODES)),
+        (Served(2, 2), __version__, HIDDEN),
+    ):
         wire = Between(World(tmp_path / version))
-        next(rounds(engine_on(wire, served=served), HIDDEN))
+        list(itertools.islice(rounds(engine_on(wire, served=served), settings), 2))
+        assert {stage for stage, *_ in wire.seen} >= {"moments", "round", "measure"}
         for stage, _, asked, _ in wire.seen:
             with np.load(
                 io.BytesIO(asked)
             ) as file:  # as that version reads it: what follows the list of entries is no error
                 header = json.loads(file[HEADER].tobytes())
                 arrays = {name for name in file if name != HEADER}
-            if stage in FOLLOWING:
+            if stage == "open":
                 assert header["stage"] == stage
             else:
                 assert header["version"] == version
-                assert arrays == {"V"}
+                assert header["invitation"] is (True if settings is HIDDEN else None)
+                assert arrays == ({"V", "invitation"} if settings is HIDDEN else {"V"})
             assert "protocol" not in header
 
 
