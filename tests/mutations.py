@@ -76,8 +76,9 @@ DESCRIPTIONS = (
 TEXTS = (
     b"[" * 100_000, b"{" + b'"a":{' * 5000, b'{"run": "a", "run": "b"}', b'{"round": NaN}', b'{"round": 1e999}',
     b'{"run": "\xff\xfe"}', b'{"round": ' + b"9" * 5000 + b"}", b"[" + b"[]," * 300_000 + b"[]]",
-    b"null", b"1", b'"text"', b"", b"\x00" * 100, b'{"stage": "mask"}', b'{"stage": 1, "token": 2, "client": "0"}',
+    b"null", b"1", b'"text"', b"", b"\x00" * 100, b'{"stage": "open"}', b'{"stage": 1, "run": 2, "client": "0"}',
 )  # fmt: skip
+TEXT_ARRAYS = ("invitation", "heads")  # that hold JSON
 
 
 @cache
@@ -167,8 +168,9 @@ def rename_array(rng: random.Random, message: Message) -> None:
             "shared/control",
             "shared/posterior",
             "shared/",
-            "file",
-            "members",
+            "invitation",
+            "session",
+            "heads",
             "x" * 300,
             "\x1b",
         ]
@@ -203,6 +205,39 @@ def change_numbers(rng: random.Random, message: Message) -> None:
         message.arrays[name] = array
 
 
+def change_text(rng: random.Random, message: Message) -> None:
+    """A value somewhere in an array that holds JSON: changed, dropped, or there twice."""
+    names = [name for name, array in message.arrays.items() if name in TEXT_ARRAYS and array.dtype == np.uint8]
+    for name in names[:1]:
+        if rng.random() < 0.1:
+            message.arrays[name] = np.frombuffer(rng.choice(TEXTS), np.uint8)
+            continue
+        with suppress(ValueError):  # it was mutated before
+            value = json.loads(message.arrays[name].tobytes())
+            _change_value(rng, value)
+            message.arrays[name] = np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def _change_value(rng: random.Random, value: object) -> None:
+    while isinstance(value, list) and value:
+        place = rng.randrange(len(value))
+        if isinstance(value[place], list) and value[place] and rng.random() < 0.7:
+            value = value[place]
+            continue
+        change = rng.randrange(4)
+        if change == 0:
+            value[place] = rng.choice(EXTREMES)
+        elif change == 1:
+            del value[place]
+        elif change == 2:
+            value.insert(rng.randrange(len(value) + 1), value[place])
+        elif isinstance(value[place], int):
+            value[place] += rng.choice([-1, 1])
+        elif isinstance(value[place], str):
+            value[place] = value[place][2:] + value[place][:2]
+        return
+
+
 def add_arrays(rng: random.Random, message: Message) -> None:
     for number in range(rng.choice([1, 5, 300])):
         message.arrays[f"shared/more-{number}"] = np.zeros(rng.choice([0, 1, 100]))
@@ -224,7 +259,8 @@ def repeat_entry(rng: random.Random, message: Message) -> None:
 
 STRUCTURE = (
     drop_field, swap_field, swap_field, swap_setting, swap_setting, swap_setting, fresh_run, drop_array, rename_array,
-    reshape_array, retype_array, change_numbers, add_arrays, lie_about_an_array, replace_text, repeat_entry,
+    reshape_array, retype_array, change_numbers, change_text, change_text, add_arrays, lie_about_an_array,
+    replace_text, repeat_entry,
 )  # fmt: skip
 
 # --- mutations of the bytes: (random, bytes) -> bytes
