@@ -24,6 +24,7 @@ from fedmc.audit import attacks, group_testing, item_lists, results
 from fedmc.audit.masking import masked_round
 from fedmc.audit.observer import Observer, Planned, watch
 from fedmc.audit.results import Finding, Linked, Listed
+from fedmc.audit.server_attacks import of_server
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
@@ -31,6 +32,7 @@ from fedmc.training.aggregation import SecureSum, aggregation_of
 from fedmc.training.sampling import Passes, sampler_of
 from fedmc.types import Array
 
+PROBES = 100  # of the failure oracle
 MEMBERS = 20  # members of a cohort that are masked: the cost grows with their square
 SETTLE = 10  # updates of each client before newcomers join
 FLOATS = 1e-11  # rounding of replies that are not in fixed point
@@ -82,15 +84,13 @@ def audit(
 
     With `absences`, sums of a run in which each client misses so many of its rounds are attacked as well.
     """
-    require(absences >= 0, f"absences must be at least 0, got {absences}")
-    require(number >= 1, f"rounds must be at least 1, got {number}")
-    require(targets >= 1, f"targets must be at least 1, got {targets}")
+    for name, value, least in (("absences", absences, 0), ("rounds", number, 1), ("targets", targets, 1)):
+        require(value >= least, f"{name} must be at least {least}, got {value}")
     require(not settings.needs_tuning, "penalty_users='auto' is chosen by training: audit with the penalty it chose")
     settings.privacy.check_run(len(shards), settings.active, None, full=False)
     on_step("running the configuration")
     truth, cohort = Clients.of(shards), first_cohort(len(shards), settings)
-    chosen = cohort[:targets]
-    aggregation = aggregation_of(settings.privacy)
+    chosen, aggregation = cohort[:targets], aggregation_of(settings.privacy)
     if not isinstance(aggregation, SecureSum):  # mode: what there is to attack depends on what the server sees
         engine = watch(shards, settings, chosen, number)
         on_step("attacking each client's messages")
@@ -103,9 +103,10 @@ def audit(
     on_step("reading off lists of items")
     found += _lists_of_sums(truth, engine)
     on_step("testing groups")
-    found += of_groups(truth, engine)
-    if absences:
-        found += of_groups(truth, watch(shards, settings, chosen[:1], number, absences))
+    missing = [watch(shards, settings, chosen[:1], number, absences)] if absences else []
+    found += [one for watched in (engine, *missing) for one in of_groups(truth, watched)]
+    on_step("acting as a malicious server")
+    found += of_server([shards[client] for client in cohort], engine.sums[-1].broadcast, PROBES)
     on_step("admitting newcomers")
     return found + of_newcomers(truth, settings, min(targets, 5), aggregation.min_cohort)
 

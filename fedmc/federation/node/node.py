@@ -172,14 +172,11 @@ class Node:
             elif pending.state is not None:
                 self.store.drop(request.run)
 
-        def compute() -> Input:
-            bind(self.store, request)
-            return self._input(request)
-
-        return self._member.answer(request, settle, compute)
+        return self._member.answer(request, settle, lambda: self._input(request))
 
     def _input(self, request: Request) -> Input:
         """The reply as integers. A failure that may depend on the ratings is not told: it travels inside the sum."""
+        bind(self.store, request)
         nothing = Input(np.zeros(length(schema_of(request.broadcast, len(request.broadcast.V))), np.int64), failed=True)
         if self.store.ended(request.run) is not None:
             return nothing
