@@ -4,7 +4,8 @@
     c    members that may collude with the server: one is assumed from 4 members on
     d    members that may be lost in exchange 2: one up to 10 members, a tenth above
 
-A member takes part only if n - c >= max(min_cohort, 2, 2d + 1): `min_cohort` counts honest members.
+A member takes part only if n - c >= max(min_cohort, 2, 2d + 1): `min_cohort` counts honest members. A repeat with
+fewer members must also have n - c above the d of every session of that sum before it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ class Rules(NamedTuple):
 
     def check(self, members: int, losses: int) -> None:
         """Refuse a cohort that cannot keep the promise."""
-        honest, colluding = members - colluders(members), colluders(members)
         least = max(self.min_cohort, 2, 2 * losses + 1)
-        if losses < 0 or honest < least:
+        if losses < 0 or honest(members) < least:
             raise DataError(
-                f"a cohort of {members} members, {colluding} of whom may collude and {losses} may be lost, has "
-                f"{honest} honest ones: at least {least} are needed"
+                f"a cohort of {members} members, {colluders(members)} of whom may collude and {losses} may be lost, has "
+                f"{honest(members)} honest ones: at least {least} are needed"
             )
 
     def hides(self, members: int, sharing: int) -> bool:
@@ -41,6 +41,11 @@ class Rules(NamedTuple):
 def colluders(members: int) -> int:
     """The members of a cohort that are assumed to collude with the server."""
     return 1 if members > SMALLEST_COHORT else 0
+
+
+def honest(members: int) -> int:
+    """The members of a cohort that are assumed to be honest."""
+    return members - colluders(members)
 
 
 def losses_of(members: int) -> int:

@@ -18,8 +18,10 @@ cohort, whether it answered in exchange 2 or not. The next session carries it.
 **Promise.** With c members that collude with the server, every sum that is unmasked covers all n - c honest members of
 its cohort, and no honest input is in two sums of the same number over different honest members, if
 n - c >= max(2, 2d + 1). Opening takes n - d - c honest members at least. So at most d honest ones are left for any
-other session of that number; and a member that replied to both sessions has checked that the second cohort is a subset
-of the first, so that it would need more than d of them.
+other session of that number. A member that replied to both sessions has checked that the second cohort is a subset of
+the first, and that it has more than d honest members: all of them would have to be among those d. Who opened a session
+replies to another of that number only if it has the same members without some that are proven to have misdealt; and
+keeps to these members from then on.
 """
 
 from __future__ import annotations
