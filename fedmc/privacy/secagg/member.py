@@ -99,9 +99,12 @@ class MemberState:
 
 
 def hello(member: Member, state: MemberState) -> tuple[MemberState, PublicKeys]:
-    """The member's unused keys, made anew if there are none."""
-    if state.keys is None:
-        state = _with_new_keys(member, state)
+    """New keys, at the start and when the member comes back.
+
+    Not those that it has and did not use: peers may have seen them in a session that it never heard of, and refuse to
+    see them twice.
+    """
+    state = _with_new_keys(member, state)
     assert state.keys is not None
     return state, state.keys.public
 
