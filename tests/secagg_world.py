@@ -141,6 +141,10 @@ class Died(Exception):
     """A process was killed."""
 
 
+class ServerDied(Exception):
+    """The server was killed."""
+
+
 @dataclass
 class Disk:
     """What a node finds again after it was killed; replaced as a whole."""
@@ -291,10 +295,10 @@ class Server:
     def _write(self, change: Callable[[], None]) -> None:
         now, self.writes = self.writes, self.writes + 1
         if self.die_at == (now, BEFORE):
-            raise Died
+            raise ServerDied
         change()
         if self.die_at == (now, AFTER):
-            raise Died
+            raise ServerDied
 
     def sum(self, wanted: Iterable[int]) -> Unmasked:
         """Form the next sum, or go on forming it; AbortedError if it must wait for somebody."""
@@ -356,9 +360,9 @@ class Server:
         bound = before is not None and before.instead_of
         if bound and not proofs and members != before.members:
             raise AbortedError("members of a session that replaces an opened one are missing")
-        for k in members:
+        for demands in {Rules(2), *(self.nodes[k].member.rules for k in members)}:
             try:
-                self.nodes[k].member.rules.check(len(members), losses)
+                demands.check(len(members), losses)
             except DataError as error:
                 raise AbortedError(f"too few members are there: {error}") from None
         session = Session(
