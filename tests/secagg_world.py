@@ -360,6 +360,9 @@ class Server:
         bound = before is not None and before.instead_of
         if bound and not proofs and members != before.members:
             raise AbortedError("members of a session that replaces an opened one are missing")
+        earlier = [one.losses for one in self.sessions if one.number == self._number()]
+        if rules.honest(len(members)) <= max(earlier, default=0):
+            raise AbortedError(f"{len(members)} members are there: an earlier session can be opened without so many")
         for demands in {Rules(2), *(self.nodes[k].member.rules for k in members)}:
             try:
                 demands.check(len(members), losses)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmc.privacy.secagg import member
-from fedmc.privacy.secagg.rules import Rules, losses_of
+from fedmc.privacy.secagg.rules import Rules, cohort_for, losses_of
 from tests.conftest import examples
 from tests.secagg_adversary import Broken, Gambler, Spec, World, check_known_sums, explore, world_of
 from tests.secagg_world import assuming, light
@@ -49,7 +49,7 @@ class TestAllStrategies:
             (4, 0, 2, 1),
             (4, 1, 3, 1),
             (5, 1, 2, 2),
-            pytest.param(3, 1, 4, 1, marks=NIGHTLY),
+            (3, 1, 4, 1),
             pytest.param(5, 2, 3, 1, marks=NIGHTLY),
             pytest.param(5, 1, 3, 1, marks=NIGHTLY),
             pytest.param(6, 1, 2, 2, marks=NIGHTLY),
@@ -60,7 +60,7 @@ class TestAllStrategies:
             world = world_of(members, range(members - colluding, members), 2)
             found: list[int] = []
             tried = explore(world, sessions, losses, seen=lambda now: found.append(len(now.known())))
-        assert tried == len(found) > 500
+        assert tried == len(found) > 100
         assert 1 in found  # sums do become known
 
     def test_none_breaks_it_with_other_requests(self):
@@ -99,6 +99,16 @@ def play(seed: int, steps: int = 10) -> int:
 class TestRandomStrategies:
     def test_none_breaks_the_promise(self):
         assert sum(play(seed) for seed in range(500)) > 250
+
+    def test_none_breaks_it_with_the_rules_as_they_are(self):
+        """One colluder, and the default size of a cohort, from 5 members on (below: `test_three_members...`)."""
+        known = 0
+        for seed in range(200):
+            members = 5 + seed % 8
+            with light():
+                world = world_of(members, (members - 1,), cohort_for(members))
+                known += len(Gambler(world, seed).play(10).known())
+        assert known > 50
 
     @NIGHTLY
     def test_none_of_many_breaks_the_promise(self):

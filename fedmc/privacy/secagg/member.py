@@ -252,8 +252,8 @@ def _check_repeat(member: Member, state: MemberState, session: Session, proofs: 
         raise DataError(f"sum {session.number} was asked for with members that were not in its first cohort")
     if honest(len(session.members)) <= replied.losses:
         raise DataError(
-            f"sum {session.number} was asked for with {len(session.members)} members: too few, an earlier session of it "
-            f"can be opened without {replied.losses}"
+            f"sum {session.number} was asked for with {len(session.members)} members: too few, an earlier session of "
+            f"it can be opened without {replied.losses}"
         )
     if replied.bound:
         _check_replacing(member, replied, session, proofs)

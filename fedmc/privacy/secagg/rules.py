@@ -29,8 +29,8 @@ class Rules(NamedTuple):
         least = max(self.min_cohort, 2, 2 * losses + 1)
         if losses < 0 or honest(members) < least:
             raise DataError(
-                f"a cohort of {members} members, {colluders(members)} of whom may collude and {losses} may be lost, has "
-                f"{honest(members)} honest ones: at least {least} are needed"
+                f"a cohort of {members} members, {colluders(members)} of whom may collude and {losses} may be lost, "
+                f"has {honest(members)} honest ones: at least {least} are needed"
             )
 
     def hides(self, members: int, sharing: int) -> bool:
