@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedmc.errors import DataError, InputError
 from fedmc.privacy.secagg import crypto, fixed, misdealing, rules, whole_sums
 from fedmc.privacy.secagg.aggregator import Aggregator, MisdealtError
-from fedmc.privacy.secagg.member import SnapshotError
+from fedmc.privacy.secagg.member import SnapshotError, reply
 from fedmc.privacy.secagg.rules import Rules
 from fedmc.privacy.secagg.session import (
     EXTRA,
@@ -470,6 +470,7 @@ SPOILT = {
     "short ephemeral": lambda k, session, masked: signed(k, session, masked, ephemeral=b"short"),
     "shares": lambda k, session, masked: dealt_anew(k, session, masked, first_share(lambda share: crypto.new_secret())),
     "short share": lambda k, session, masked: dealt_anew(k, session, masked, first_share(lambda share: share[1:])),
+    "long share": lambda k, session, masked: dealt_anew(k, session, masked, first_share(lambda share: b"\0" + share)),
     "other secret": lambda k, session, masked: dealt_anew(
         k, session, masked, lambda shares: shares, masked.head.commitment
     ),
@@ -685,6 +686,12 @@ class TestMembersRefuse:
         all_replied(nodes, session_of(nodes))
         self.refused(nodes[0], session_of(nodes, attempt=1, instead_of=bytes(32)), "did not reply to last")
 
+    @pytest.mark.parametrize("words", [np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros((3, 1), np.uint64)])
+    def test_an_input_of_another_shape(self, nodes, words):
+        session = session_of(nodes)
+        with pytest.raises(DataError, match="expected 3 words of 64 bits"):
+            reply(nodes[0].member, nodes[0].disk.state, session, words, False)
+
     def test_a_wrong_base_and_lone_newcomers(self, nodes):
         server = Server(nodes, lambda event: AWAY if event.member == 5 else None, 0)
         server.sum(range(6))
@@ -812,6 +819,7 @@ class TestTheServerRefuses:
             (0, opened._replace(signature=b"")),
             (0, opened._replace(seal=crypto.new_pair()[0])),
             (0, opened._replace(seal=b"short")),
+            (99, opened._replace(member=99)),
         ):
             with pytest.raises(DataError):
                 aggregator.take_opened(member, wrong)

@@ -112,7 +112,7 @@ class TestRandomStrategies:
 
     @NIGHTLY
     def test_none_of_many_breaks_the_promise(self):
-        assert sum(play(seed, 8 + seed % 60) for seed in range(1000, 21_000)) > 10_000
+        assert sum(play(seed, 8 + seed % 60) for seed in range(1000, 6000)) > 2500
 
     @given(st.integers(10**6, 10**9))
     @examples(20)
