@@ -180,7 +180,7 @@ class TestOneMore:
                 world.check_promise()
 
     def test_large_cohorts_with_the_default_losses(self):
-        """50 members may lose 5, and 5 members and a colluder are a cohort if 4 are demanded: they must not form one."""
+        """50 members may lose 5, and 5 members and a colluder are a cohort if 4 are demanded: refused."""
         with light():
             world = world_of(50, (49,), 4)
             assert losses_of(50) == 5
