@@ -85,7 +85,7 @@ def _state_to(state: MemberState) -> Json:
         state.certified, state.certificate.hex(), state.base,
         [] if replied is None else [
             encoding.session_to(replied.session), replied.seal.hex(), replied.head.hex(),
-            [] if replied.opened is None else encoding.opened_to(replied.opened),
+            [] if replied.opened is None else encoding.opened_to(replied.opened), replied.losses,
         ],
     ]  # fmt: skip
 
@@ -109,6 +109,6 @@ def _keys(value: Json) -> OneTime | None:
 def _replied(value: Json) -> Replied | None:
     if not value:
         return None
-    session, seal, head, opened = items(value)
+    session, seal, head, opened, losses = items(value)
     found = encoding.opened_from(opened) if items(opened) else None
-    return Replied(encoding.session_from(session), hash_from(seal), hash_from(head), found)
+    return Replied(encoding.session_from(session), hash_from(seal), hash_from(head), found, whole_from(losses))

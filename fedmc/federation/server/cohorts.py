@@ -35,7 +35,9 @@ class Cohorts:
         there = sorted(set(cohort) - self.record.misdealt)
         chosen = [member for member in there if self._hidden(member, there, kept)]
         wanted = [member for member in asked if self._hidden(member, sorted(asked), kept)]
-        needed = max(self.least(wanted, asked, kept), self.rules.smallest) if chosen or wanted else self.rules.smallest
+        repeat = self.record.session is not None and self.record.session.number == self.record.certified + 1
+        beyond = self.record.losses + self.rules.colluding + 1 if repeat else 0
+        needed = max(self.least(wanted, asked, kept), self.rules.smallest, beyond)
         if len(chosen) < needed:
             raise missing(needed, len(chosen))
         return tuple(chosen)

@@ -32,6 +32,7 @@ class SecAggRecord:
     session: Session | None = None  # the last one
     proofs: tuple[Proof, ...] = ()  # with which it replaces the one before
     opening: bool = False  # its members may have opened it, so that it cannot be replaced
+    losses: int = 0  # the most that a session of the same sum could do without: no cohort may be as small
     misdealt: set[int] = field(default_factory=set)  # members that dealt wrong shares
     visible: set[int] = field(default_factory=set)  # members that accept sums which show their own change
 
@@ -52,6 +53,8 @@ class SecAggRecord:
 
     def begin(self, session: Session, proofs: tuple[Proof, ...] = ()) -> None:
         """Before exchange 1: the keys in the session count as used."""
+        again = self.session is not None and self.session.number == session.number
+        self.losses = max(session.losses, self.losses if again else 0)
         self.session, self.proofs, self.opening = session, proofs, False
         for member in session.members:
             self.asked.setdefault(member, set()).add(session.number)
@@ -107,18 +110,18 @@ class SecAggRecord:
             [encoding.certificate_to(one) for one in self.certificates.values()],
             [] if self.session is None else encoding.session_to(self.session),
             [encoding.proof_to(one) for one in self.proofs],
-            self.opening, sorted(self.misdealt), sorted(self.visible),
+            self.opening, self.losses, sorted(self.misdealt), sorted(self.visible),
         ]  # fmt: skip
 
     @classmethod
     def _read(cls, path: Path, value: Json) -> SecAggRecord:
-        keys, bases, asked, certificates, session, proofs, opening, misdealt, visible = items(value)
+        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible = items(value)
         found = [encoding.certificate_from(one) for one in items(certificates)]
         return cls(
             path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases),
             {whole_from(member): set(map(whole_from, items(some))) for member, some in map(items, items(asked))},
             {one.number: one for one in found}, encoding.session_from(session) if items(session) else None,
-            tuple(encoding.proof_from(one) for one in items(proofs)), opening is True,
+            tuple(encoding.proof_from(one) for one in items(proofs)), opening is True, whole_from(losses),
             set(map(whole_from, items(misdealt))), set(map(whole_from, items(visible))),
         )  # fmt: skip
 

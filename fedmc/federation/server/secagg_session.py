@@ -80,23 +80,20 @@ class SecureAsk:
     def _content(self) -> bytes:
         return bytes.fromhex(self.asking.request(self.asked[0], self.broadcast).common)
 
-    def _propose(
-        self, cohort: Collection[int], replaced: Session | None = None, proofs: tuple[Proof, ...] = ()
-    ) -> Session:
+    def _propose(self, cohort: Collection[int], instead_of: bytes = b"", proofs: tuple[Proof, ...] = ()) -> Session:
         """A new session over a cohort that hides its members; TooFewError if none does."""
         record = self.record
-        if record.opening and not record.done and replaced is None:
+        if record.opening and not record.done and not instead_of:
             raise TooFewError(
                 f"sum {record.certified + 1} of run {self.asking.run} was begun with another request, and may have "
                 "been opened: start a new run"
             )
-        chosen = self.cohorts.choose(cohort, self.asked if replaced is None else cohort, self.kept, self._missing)
+        chosen = self.cohorts.choose(cohort, cohort if instead_of else self.asked, self.kept, self._missing)
         self._get_keys(chosen)
         invited = tuple(Invited(record.keys[member], record.bases.get(member, NO_SUM)) for member in chosen)
         before = record.session
         attempt = before.attempt + 1 if before is not None and before.number == record.certified + 1 else 1
         previous = record.certificates[record.certified].hash if record.certified else b""
-        instead_of = b"" if replaced is None else replaced.hash
         invitation = Invitation(
             record.certified + 1, attempt, invited, losses_of(len(chosen)), previous, instead_of, (), proofs
         )
@@ -110,14 +107,17 @@ class SecureAsk:
         if self.record.opening:
             missing = ", ".join(map(self.asking.members.name, aggregator.missing()))
             raise TooFewError(f"round {self.broadcast.round}: {missing} must come back: its sum is being unmasked")
-        return self._propose([member for member in session.members if member in self.record.keys])
+        there = [member for member in session.members if member in self.record.keys]
+        if session.instead_of and len(there) < len(session.members):
+            raise self._missing(len(session.members), len(there))
+        return self._propose(there, session.instead_of, self.record.proofs)
 
     def _without(self, session: Session, proofs: tuple[Proof, ...]) -> Session:
         guilty = {proof.head.member for proof in proofs}
         for member in sorted(guilty):
             self.asking.leave_out(member, self.broadcast, "it dealt wrong shares, by its own signature")
         self.record.misdealt |= guilty
-        return self._propose(set(session.members) - guilty, session, proofs)
+        return self._propose(set(session.members) - guilty, session.hash, proofs)
 
     def _missing(self, needed: int, there: int) -> TooFewError:
         reasons = self.asking.reasons(len(self.asked))

@@ -48,7 +48,10 @@ def new_pair() -> tuple[bytes, bytes]:
 
 
 def public_of(private: bytes) -> bytes:
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    try:
+        return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    except ValueError:
+        raise DataError("a private key is not valid") from None
 
 
 def mask(key: bytes, length: int, dtype: Any) -> Array:

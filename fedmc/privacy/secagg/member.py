@@ -73,7 +73,13 @@ class Replied(NamedTuple):
     session: Session
     seal: bytes  # its private seal key, for exchange 2
     head: bytes  # hash of the head that it signed
-    opened: Opened | None = None
+    opened: Opened | None
+    losses: int  # the most that may be lost of any session of this sum that it replied to
+
+    @property
+    def bound(self) -> bool:
+        """Whether a session of this sum was opened: this one, or the one that it replaces."""
+        return self.opened is not None or self.session.instead_of != b""
 
     def __repr__(self) -> str:
         return f"Replied({self.session.number}, {self.opened is not None})"
@@ -93,9 +99,12 @@ class MemberState:
 
 
 def hello(member: Member, state: MemberState) -> tuple[MemberState, PublicKeys]:
-    """The member's unused keys, made anew if there are none."""
-    if state.keys is None:
-        state = _with_new_keys(member, state)
+    """New keys, at the start and when the member comes back.
+
+    Not those that it has and did not use: peers may have seen them in a session that it never heard of, and refuse to
+    see them twice.
+    """
+    state = _with_new_keys(member, state)
     assert state.keys is not None
     return state, state.keys.public
 
@@ -122,7 +131,7 @@ def _learn_one(member: Member, state: MemberState, one: Certificate) -> tuple[Me
         raise DataError(f"the certificate of sum {replied.session.number} is missing, which this member replied to")
     one.check(member.pinned)
     mine = replied is not None and one.session == replied.session.hash
-    if replied is not None and replied.opened is not None and not mine:
+    if replied is not None and replied.bound and not mine:
         raise DataError(f"sum {one.number} was certified for another session than this member opened")
     if member.number in one.members and not mine:
         raise SnapshotError(f"this member is in sum {one.number} by a session that it does not know of")
@@ -175,7 +184,8 @@ def reply(
     head = Head(number, ephemeral_public, commitment_to(secret), boxes_hash(boxes), digest(masked), state.keys.public)
     head = head._replace(signature=crypto.sign(member.identity, head.content(H)))
     seqs = dict(state.peers) | {peer: session.keys[peer].seq for peer in peers}
-    replied = Replied(session, used.seal, digest(*head[:5], list(head.next), head.signature))
+    losses = max(session.losses, state.replied.losses if state.replied else 0)
+    replied = Replied(session, used.seal, digest(*head[:5], list(head.next), head.signature), None, losses)
     return replace(state, peers=seqs, replied=replied), Masked(head, boxes, masked)
 
 
@@ -229,7 +239,7 @@ def _check_keys(member: Member, state: MemberState, session: Session) -> None:
 
 
 def _check_repeat(member: Member, state: MemberState, session: Session, proofs: tuple[Proof, ...]) -> None:
-    """A second session for the same sum: the same request to fewer members; once one is opened, none but this."""
+    """A second session for the same sum: the same request to fewer members; once one is opened, only without guilty."""
     replied = state.replied
     if replied is None:
         if session.instead_of:
@@ -240,11 +250,23 @@ def _check_repeat(member: Member, state: MemberState, session: Session, proofs: 
         raise DataError(f"sum {session.number} was asked for with another request")
     if not set(session.members) <= set(before.members):
         raise DataError(f"sum {session.number} was asked for with members that were not in its first cohort")
-    if replied.opened is not None:
-        guilty = {proof.head.member for proof in proofs}
-        if session.instead_of != before.hash or set(session.members) != set(before.members) - guilty or not guilty:
-            raise DataError(f"sum {session.number} was opened for another session")
-        for proof in proofs:
-            misdealing.check(proof, before, member.pinned)
+    if member.rules.honest(len(session.members)) <= replied.losses:
+        raise DataError(
+            f"sum {session.number} was asked for with {len(session.members)} members: too few, an earlier session of "
+            f"it can be opened without {replied.losses}"
+        )
+    if replied.bound:
+        _check_replacing(member, replied, session, proofs)
     elif session.instead_of not in (b"", before.hash):
         raise DataError("a session that replaces one that this member did not reply to last")
+
+
+def _check_replacing(member: Member, replied: Replied, session: Session, proofs: tuple[Proof, ...]) -> None:
+    """After a session was opened: all of its members but those proven guilty, however often this is repeated."""
+    before, guilty = replied.session, {proof.head.member for proof in proofs}
+    if replied.opened is None and session.instead_of == before.instead_of and session.members == before.members:
+        return
+    if session.instead_of != before.hash or set(session.members) != set(before.members) - guilty or not guilty:
+        raise DataError(f"sum {session.number} was opened for another session")
+    for proof in proofs:
+        misdealing.check(proof, before, member.pinned)

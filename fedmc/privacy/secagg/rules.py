@@ -4,7 +4,8 @@
     c    members that may collude with the server: one is assumed from 4 members on
     d    members that may be lost in exchange 2: one up to 10 members, a tenth above
 
-A member takes part only if n - c >= max(min_cohort, 2, 2d + 1): `min_cohort` counts honest members.
+A member takes part only if n - c >= max(min_cohort, 2, 2d + 1): `min_cohort` counts honest members. A repeat with
+fewer members must also have n - c above the d of every session of that sum before it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class Rules(NamedTuple):
     def smallest(self) -> int:
         """The smallest set of members with `min_cohort` honest ones."""
         return self.min_cohort + self.colluding
+
+    def honest(self, members: int) -> int:
+        """The honest ones of so many members, at least."""
+        return members - self.colluding
 
     def check(self, members: int, losses: int) -> None:
         """Refuse a cohort that cannot keep the promise."""

@@ -18,8 +18,10 @@ cohort, whether it answered in exchange 2 or not. The next session carries it.
 **Promise.** With c members that collude with the server, every sum that is unmasked covers all n - c honest members of
 its cohort, and no honest input is in two sums of the same number over different honest members, if
 n - c >= max(2, 2d + 1). Opening takes n - d - c honest members at least. So at most d honest ones are left for any
-other session of that number; and a member that replied to both sessions has checked that the second cohort is a subset
-of the first, so that it would need more than d of them.
+other session of that number. A member that replied to both sessions has checked that the second cohort is a subset of
+the first, and that it has more than d honest members: all of them would have to be among those d. Who opened a session
+replies to another of that number only if it has the same members without some that are proven to have misdealt; and
+keeps to these members from then on.
 """
 
 from __future__ import annotations
@@ -32,8 +34,7 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedmc.errors import DataError, FedmcError
-from fedmc.privacy.secagg import crypto
-from fedmc.privacy.secagg.rules import Rules, colluders
+from fedmc.privacy.secagg import crypto, rules
 from fedmc.privacy.secagg.serial import Value, digest, serialise
 from fedmc.types import Array
 
@@ -191,7 +192,8 @@ class Certificate(NamedTuple):
             raise DataError("a certificate is signed twice, or by others than its members")
         if len(set(self.members)) != len(self.members) or not set(self.members) <= set(pinned):
             raise DataError("a certificate names a member twice, or one that is not known")
-        Rules(2, colluders(len(pinned))).check(len(self.members), self.losses)  # one signer at least is honest
+        least = rules.Rules(2, rules.colluders(len(pinned)))
+        least.check(len(self.members), self.losses)  # so one signer at least is honest
         if len(signers) < len(self.members) - self.losses:
             raise DataError(f"a certificate has {len(signers)} signatures of {len(self.members)} members: too few")
         for member, signature in self.signatures:
