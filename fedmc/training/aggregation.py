@@ -28,6 +28,8 @@ from fedmc.privacy import clipping, modes
 from fedmc.privacy.modes import DP, DPSecAgg, Plain, SecAgg
 from fedmc.privacy.protocol import Privacy
 from fedmc.privacy.secagg.cohorts import Turn, cohort, groups
+from fedmc.training import decoys
+from fedmc.training.decoys import Secret
 from fedmc.training.fixed_point import Encode, cutting, decoded, fixed, flat, integers, split
 from fedmc.types import Array
 
@@ -37,6 +39,7 @@ class FixedPointState(NamedTuple):
 
     inner: State
     whole: Array
+    decoys: Array = decoys.NOTHING  # the client's secret, and the values of its decoys
 
     @property
     def U(self) -> Array:
@@ -45,12 +48,14 @@ class FixedPointState(NamedTuple):
 
 def taken_apart(state: State) -> tuple[State, Array | None]:
     """The algorithm's own state, and the contribution in whole steps if there is one, for a node's store."""
-    return (state.inner, state.whole) if isinstance(state, FixedPointState) else (state, None)
+    if not isinstance(state, FixedPointState):
+        return state, None
+    return state.inner, decoys.packed(state.whole, state.decoys)
 
 
 def put_together(inner: State, whole: Array | None) -> State:
     """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
-    return inner if whole is None else cast(State, FixedPointState(inner, whole.ravel()))
+    return inner if whole is None else cast(State, FixedPointState(inner, *decoys.unpacked(whole.ravel())))
 
 
 class Combined(NamedTuple):
@@ -152,17 +157,20 @@ class FixedPointSum(PlainSum):
         before = cast(FixedPointState | None, state) if isinstance(state, FixedPointState) else None
         after, sums = respond(shard, state if before is None else before.inner, broadcast)
         schema = schema_of(broadcast, shard.by_user.shape[1])
-        whole = {} if broadcast.task not in STATEFUL_TASKS else self._contribution(shard, after, broadcast)
+        stateful, words = broadcast.task in STATEFUL_TASKS, decoys.NOTHING if before is None else before.decoys
+        whole, words = self._contribution(shard, after, words, broadcast) if stateful else ({}, words)
         if not whole:
-            kept = after if broadcast.task in STATEFUL_TASKS else state
-            return kept, integers(sums.parts, schema, broadcast, self._encode)
+            return after if stateful else state, integers(sums.parts, schema, broadcast, self._encode)
         steps = [self._encode(values, schema[name].bits, broadcast) for name, values in whole.items()]
-        now = FixedPointState(cast(State, after), np.concatenate(steps))
+        now = FixedPointState(cast(State, after), np.concatenate(steps), words)
         change = now.whole if before is None else now.whole - before.whole
         return cast(State, now), integers(sums.parts, schema, broadcast, self._encode, split(change, whole))
 
-    def _contribution(self, shard: Shard, state: State | None, broadcast: Broadcast) -> dict[str, Array]:
-        return broadcast.settings.make_algorithm().contribution(shard, cast(State, state), broadcast)
+    def _contribution(
+        self, shard: Shard, state: State | None, words: Array, broadcast: Broadcast
+    ) -> tuple[dict[str, Array], Array]:
+        """The client's whole contribution, and the words of its decoys."""
+        return broadcast.settings.make_algorithm().contribution(shard, cast(State, state), broadcast), words
 
     def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
         schema, sent = schema_of(broadcast, items), 0
@@ -222,12 +230,27 @@ class SecureSum(FixedPointSum):
 
     masked = True
 
-    def __init__(self, min_cohort: int, encode: Encode = fixed) -> None:
+    def __init__(
+        self, min_cohort: int, rate: float = 0.0, encode: Encode = fixed, secret: Secret = decoys.simulated
+    ) -> None:
         super().__init__(encode)
-        self.min_cohort = min_cohort
+        self.min_cohort, self.rate, self._secret = min_cohort, rate, secret
 
     def quietly(self, on_cut: Callable[[str], None]) -> Aggregation:
-        return SecureSum(self.min_cohort, cutting(on_cut))
+        return SecureSum(self.min_cohort, self.rate, cutting(on_cut), decoys.at_home)
+
+    def _contribution(
+        self, shard: Shard, state: State | None, words: Array, broadcast: Broadcast
+    ) -> tuple[dict[str, Array], Array]:
+        """The contribution, with decoys in a part `rate` of the rows that it would leave empty."""
+        whole, words = super()._contribution(shard, state, words, broadcast)
+        if not whole or not self.rate:
+            return whole, words
+        known, algorithm = cast(State, state), broadcast.settings.make_algorithm()
+        words = words if len(words) else self._secret(broadcast.settings, shard.client)
+        more, words = decoys.with_decoys(shard, self.rate, words, known.U, broadcast)
+        added = algorithm.decoy_sums(more, known, broadcast)
+        return {name: values + added.get(name, 0.0) for name, values in whole.items()}, words
 
     def needs_session(self, task: str) -> bool:
         return task != "finish"  # nodes get the final V and send nothing back
@@ -249,8 +272,10 @@ def aggregation_of(privacy: Privacy) -> Aggregation:
     """The aggregation that a privacy mode needs."""
     if isinstance(privacy, Plain):
         return ClippedSum(privacy.clip) if privacy.clip else PlainSum()
-    if isinstance(privacy, SecAgg | DPSecAgg):
-        return (SecureSum if isinstance(privacy, SecAgg) else NoisedSecureSum)(privacy.min_cohort)
+    if isinstance(privacy, SecAgg):
+        return SecureSum(privacy.min_cohort, privacy.decoys)
+    if isinstance(privacy, DPSecAgg):
+        return NoisedSecureSum(privacy.min_cohort)
     assert isinstance(privacy, DP)
     return PlainSum()
 
