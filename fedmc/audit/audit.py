@@ -20,7 +20,7 @@ from scipy import sparse
 from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.messages import SUM_BITS
 from fedmc.algorithms.settings import Settings
-from fedmc.audit import attacks, group_testing, item_lists, results
+from fedmc.audit import attacks, group_testing, item_lists, results, support
 from fedmc.audit.masking import masked_round
 from fedmc.audit.observer import Observer, Planned, watch
 from fedmc.audit.results import Finding, Linked, Listed
@@ -253,11 +253,12 @@ def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Fi
 
 
 def of_groups(truth: Clients, engine: Observer) -> list[Finding]:
-    """Group testing on the sums, if the same clients did not take part in all of them."""
+    """Group testing on the sums, if the same clients did not take part in all; scores where some were absent."""
     if len(set(engine.cohorts)) == 1:
         return []
-    rated = np.array([count_items(shard) > 0 for shard in truth.shards])
-    return [results.group_testing(group_testing.attribute(engine.sums, engine.cohorts, rated), engine.missed)]
+    seen = engine.sums, engine.cohorts, np.array([count_items(shard) > 0 for shard in truth.shards])
+    proven = results.group_testing(group_testing.attribute(*seen), engine.missed)
+    return [proven, *results.support(support.attack(*seen, truth.counts), engine.missed)] if engine.missed else [proven]
 
 
 def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int) -> list[Finding]:

@@ -22,30 +22,20 @@ import numpy as np
 from fedmc.algorithms.leakage import Observation, free_columns, rows_of
 from fedmc.audit.attacks import auc, leakage_of
 from fedmc.audit.group_testing import RARE
+from fedmc.audit.results import Support
 from fedmc.types import Array
 
 SILENT = 1e-7  # added to sizes before the logarithm: below the rounding of a few clients
 STEPS, RIDGE = 25, 1.0  # of the logistic regression
-NEAR = (-2, -1, 1, 2)  # turns
+NEAR = (-2, -1, 2, 3)  # turns from the one that was missed
 
 
 class Group(NamedTuple):
-    """A fixed group, the numbers of its sums, and the place among these at which each member was absent."""
+    """A fixed group, the numbers of its sums, and the places among these at which each member was absent."""
 
     members: tuple[int, ...]
     sums: list[int]
-    missed: dict[int, int]
-
-
-class Support(NamedTuple):
-    """AUC of the best score and of the popularity guess, over all facts and over those of rare items."""
-
-    facts: int
-    attack: float
-    guess: float
-    rare: int
-    rare_attack: float
-    rare_guess: float
+    missed: dict[int, list[int]]
 
 
 def groups_of(cohorts: Sequence[tuple[int, ...]]) -> list[Group]:
@@ -56,7 +46,8 @@ def groups_of(cohorts: Sequence[tuple[int, ...]]) -> list[Group]:
         if known is None:
             known = Group(cohort, [], {})
             found.append(known)
-        known.missed.update(dict.fromkeys(set(known.members) - set(cohort), len(known.sums)))
+        for client in set(known.members) - set(cohort):
+            known.missed.setdefault(client, []).append(len(known.sums))
         known.sums.append(number)
     return found
 
@@ -85,7 +76,9 @@ def features(sums: Sequence[Observation], group: Group, counts: Array) -> dict[i
     level = [np.mean(part[1:], axis=0) if len(part) > 1 else part[0] for part in turns]
     known = [np.log(counts + 0.5), first, *level]
     return {
-        client: np.stack([*known, *(line for part in turns for line in compared(part, group.missed.get(client)))], -1)
+        client: np.stack(
+            [*known, *(line for part in turns for line in compared(part, group.missed.get(client, [])))], -1
+        )
         for client in group.members
     }
 
@@ -94,7 +87,7 @@ def _first(seen: Sequence[Observation]) -> Array:
     """The size of each item's row as the group joined: its number of ratings, where messages have that."""
     moments = leakage_of(seen).grams(seen[:1])
     if moments is None:
-        return np.linalg.norm(rows_of(seen[0]) - seen[0].accounted, axis=1)
+        return np.asarray(np.linalg.norm(rows_of(seen[0]) - seen[0].accounted, axis=1))
     return np.asarray(moments[0][:, -1, -1])
 
 
@@ -105,7 +98,8 @@ def statistics(seen: Sequence[Observation]) -> list[Array]:
     if leakage.grams(seen[:1]) is None:
         return found
     pulls, follow = [], []
-    before, whole = None, (0.0, 0.0)
+    before: tuple[Array, Array] | None = None
+    whole: Sequence[Array] = (np.zeros(()), np.zeros(()))
     for one in seen:
         G, b = (part + more for part, more in zip(whole, leakage.grams([one]) or (), strict=True))
         v = one.broadcast.V[:, free_columns(one.broadcast)].astype(np.float64)
@@ -135,13 +129,14 @@ def _relative(sizes: Sequence[Array]) -> Array:
     return np.asarray(logs - np.array([[np.nanmedian(line) if np.isfinite(line).any() else 0.0] for line in loud]))
 
 
-def compared(turns: Array, missed: int | None) -> list[Array]:
-    """The turn that a client missed, and the one after it, against the other turns; zeros if it missed none."""
-    if missed is None or len(turns) < 4:
+def compared(turns: Array, missed: list[int]) -> list[Array]:
+    """The turns that a client missed, and those after them, against the other turns; zeros if that cannot be said."""
+    back = [turn + 1 for turn in missed if turn + 1 < len(turns)] or missed
+    others = [turn for turn in range(1, len(turns)) if turn not in {*missed, *back}]
+    if not missed or not others:
         return [np.zeros(turns.shape[1])] * 6
-    others = [turn for turn in range(1, len(turns)) if turn not in (missed, missed + 1)]
-    near = [missed + step for step in NEAR if 1 <= missed + step < len(turns)]
-    at, after, usual = turns[missed], turns[min(missed + 1, len(turns) - 1)], turns[others].mean(axis=0)
+    near = [turn for turn in others if any(turn - step in missed for step in NEAR)] or others
+    at, after, usual = (turns[some].mean(axis=0) for some in (missed, back, others))
     return [
         usual - at,
         turns[near].mean(axis=0) - at,
