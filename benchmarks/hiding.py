@@ -1,9 +1,11 @@
 """What secure aggregation and clipping cost, and what clipping is good for.
 
-    python benchmarks/hiding.py [SECTION ...]      overhead clip
+    python benchmarks/hiding.py [SECTION ...]      overhead clip support
 
 overhead  CPU and bytes that secagg adds to a client's round: 10 clients at MovieLens 10M's shape, rank 10
 clip      MovieLens 1M (FEDMC_DATA), 60 clients, one of which sends its changes times 1000, and times -1000
+support   MovieLens 100K (FEDMC_DATA), 40 clients, 10 a round: what decoys cost, and what an absence of each client
+          tells in spite of them
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
+from fedmc.audit import group_testing
+from fedmc.audit.audit import count_items
+from fedmc.audit.observer import watch
+from fedmc.audit.support import attack as attack_support
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
@@ -42,10 +48,12 @@ from fedmc.federation.secagg_messages import (
 )
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
-from fedmc.training.aggregation import FixedPointSum
+from fedmc.training import decoys
+from fedmc.training.decoys import SHARE
 from fedmc.training.fixed_point import flat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.sums import FixedPointSum
 
 CLIENTS = 10
 
@@ -179,7 +187,66 @@ def _rmse(shards: Any, settings: Settings, times: int = 1, number: int = 20) -> 
     return last.diagnostics.test_rmse
 
 
+PARTITIONS = 3  # of the users among the clients; figures are means over them
+HELD = {"split": "random:0.1", "validation": "random:0.1"}
+RATES = ((0.0, SHARE), (0.3, SHARE), (1.0, SHARE))  # of decoys, and the part of a real rating's error that they have
+MORE_RATES = ((0.1, SHARE), (0.5, SHARE), (1.0, 0.3), (1.0, 1.0))
+
+
+def support() -> None:
+    """Each line: 40 rounds for the RMSE; for the attacks all ratings, and 40 rounds more, in which each misses one."""
+    print("MovieLens 100K, 40 clients, 10 a round, rank 10; advantage: AUC of the best score minus that of popularity")
+    print(f"{'':31} MB up  validation RMSE  test RMSE        named, wrong  advantage: all, rare (each partition)")
+    for name, options in {"curvature": {}, "bayes": {"preset": "bayes"}, "exact": {"update": "exact"}}.items():
+        base: tuple[float, ...] = ()
+        for rate, share in (*RATES, *(MORE_RATES if name == "curvature" else ())):
+            decoys.SHARE = share
+            words = {"preset": "fast", "rank": 10, "active": 10, "privacy": "secagg", "decoys": rate} | options
+            settings = Settings.preset(str(words.pop("preset")), **words)
+            cost = tuple(np.mean([_costs(settings, seed) for seed in range(PARTITIONS)], axis=0))
+            base = base or cost
+            what = f"{name}, plain rows" if not rate else f"{name}, decoys {rate:g}, error x {share:g}"
+            errors = "  ".join(f"{cost[k]:.4f} {100 * (cost[k] / base[k] - 1):+.2f} %" for k in (1, 2))
+            told = [_told(settings, seed) for seed in range(PARTITIONS)]
+            print(f"{what:35} {cost[0] / 1e6:.1f}  {errors}  {_in_words(np.array(told))}", flush=True)
+    decoys.SHARE = SHARE
+    settings = Settings.preset("fast", rank=10, active=10, privacy="secagg", decoys=1.0)
+    told = [_told(settings, seed, absences=4, number=200) for seed in range(PARTITIONS)]
+    print(f"curvature, decoys 1, error x {SHARE:g}, 4 absences each, 200 rounds  {_in_words(np.array(told))}")
+
+
+def _in_words(told: Any) -> str:
+    named, wrong, whole, rare = told.mean(axis=0)
+    each = " ".join(f"{one:+.3f}" for one in told[:, 3])
+    return f"{100 * named:4.1f} %, {wrong:,.0f}  {whole:+.4f}  {rare:+.3f} ({each})"
+
+
+def _shards_100k(seed: int, **held: str) -> Any:
+    source = Path(os.environ["FEDMC_DATA"]) / "ml-100k" / "u.data"
+    return federation_of(Plan(str(source), clients=40, seed=seed, **held), "float64").shards  # type: ignore[arg-type]
+
+
+def _costs(settings: Settings, seed: int) -> tuple[float, ...]:
+    """Bytes up, and RMSE of validation and of test ratings."""
+    history = list(islice(rounds(LocalEngine(_shards_100k(seed, **HELD)), settings, measure_every=40), 41))
+    last = history[-1].diagnostics
+    assert last.validation_rmse is not None
+    assert last.test_rmse is not None
+    return sum(one.bytes_up for one in history), last.validation_rmse, last.test_rmse
+
+
+def _told(settings: Settings, seed: int, absences: int = 1, number: int = 80) -> tuple[float, ...]:
+    """Ratings of rare items that group testing names, its wrong claims, the advantage over popularity: all, rare."""
+    shards = _shards_100k(seed)
+    engine = watch(shards, settings, (0,), number, absences)
+    truth = np.array([count_items(shard) > 0 for shard in shards])
+    proven = group_testing.attribute(engine.sums, engine.cohorts, truth)
+    found = attack_support(engine.sums, engine.cohorts, truth, np.sum([count_items(shard) for shard in shards], axis=0))
+    named = proven.named / proven.rare
+    return named, proven.wrong, found.attack - found.guess, found.rare_attack - found.rare_guess
+
+
 if __name__ == "__main__":
-    sections = {"overhead": overhead, "clip": clip}
+    sections = {"overhead": overhead, "clip": clip, "support": support}
     for name in sys.argv[1:] or sections:
         sections[name]()

@@ -83,6 +83,7 @@ class FedMC(Parameters):
     privacy : privacy mode: "plain", "secagg", "dp" or "dp+secagg", or a value such as `modes.SecAgg(min_cohort=5)`.
         docs/explanation/privacy.md explains what each may claim.
     min_cohort : with secure aggregation, the smallest number of honest clients that a sum is taken over.
+    decoys : with secure aggregation, the part of its unrated items for which a client adds a decoy; 0 by default.
     epsilon : with differential privacy, the budget of each user over all rounds.
     delta : with differential privacy, below one over the number of users.
     ratings_from : with differential privacy, the lower end of the public range of ratings.
@@ -131,6 +132,7 @@ class FedMC(Parameters):
     implicit: bool | None = None
     privacy: ModeName | Privacy = "plain"
     min_cohort: int | None = None
+    decoys: float | None = None
     epsilon: float | None = None
     delta: float | None = None
     ratings_from: float | None = None

@@ -278,7 +278,8 @@ def test_the_command_prints_and_keeps_what_it_found(tmp_path):
     assert first["attack"] == 1
     assert first["advantage"] == pytest.approx(1 - first["guess"])
     proven = found("which client rated an item", [results.Finding(**plain(one)) for one in record["modes"]["secagg"]])
-    assert list(proven) == ["the sums of 10 rounds, with 9 absences"]  # all twelve are one group: nothing without them
+    around = "rows around 9 absences"  # all twelve are one group: nothing without them
+    assert list(proven) == ["the sums of 10 rounds, with 9 absences", around, f"{around}, rare items"]
     page = (tmp_path / "run" / "audit.html").read_text()
     assert "privacy=secagg" in page
     assert "person-" not in page

@@ -14,9 +14,10 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy import clipping
-from fedmc.training.aggregation import ClippedSum, FixedPointState, FixedPointSum
+from fedmc.training.fixed_point import FixedPointState
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.sums import ClippedSum, FixedPointSum
 from tests.conftest import examples, planted
 
 SETTINGS = Settings.preset("fast", rank=2, active=8, penalty_users="l2:0.1")

@@ -28,9 +28,9 @@ from fedmc.federation.server.direct import Replies
 from fedmc.federation.statuses import OK
 from fedmc.federation.wire import Reply, decode, decode_reply, encode, encode_reply, from_bytes, to_bytes
 from fedmc.problem.penalties import l2
-from fedmc.training.aggregation import PlainSum
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.sums import PlainSum
 from tests.world import (
     CATALOGUE,
     ITEMS,

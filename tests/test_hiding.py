@@ -42,10 +42,10 @@ from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.fixed import from_fixed
 from fedmc.privacy.secagg.session import NO_SUM, Certificate, Invited, PublicKeys, open_content, signed_keys
 from fedmc.problem.scaling import Scaling
-from fedmc.training.aggregation import SecureSum
 from fedmc.training.fixed_point import decoded, unflat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.secure_sums import SecureSum
 from tests.conftest import planted
 from tests.secure_world import SecureWorld
 from tests.world import (

@@ -15,8 +15,8 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy.secagg.cohorts import cohort, groups
-from fedmc.training.aggregation import FixedPointState, aggregation_of
-from fedmc.training.fixed_point import flat
+from fedmc.training.aggregation import aggregation_of
+from fedmc.training.fixed_point import FixedPointState, flat
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import examples, planted

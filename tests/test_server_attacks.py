@@ -14,7 +14,7 @@ from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.synthetic import Recipe, make_ratings
 from fedmc.errors import Diverged
 from fedmc.privacy.secagg import member
-from fedmc.training.aggregation import MaskedSum, SecureSum
+from fedmc.training.secure_sums import MaskedSum, SecureSum
 
 
 def attacked(preset="fast", probes=40, **given):

@@ -17,7 +17,7 @@ from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import Invitation, Reply, decode, encode, encode_reply, from_bytes, to_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg.session import EXTRA
-from fedmc.training.aggregation import FixedPointSum
+from fedmc.training.sums import FixedPointSum
 from tests.secure_world import SecureWorld
 from tests.world import (
     IDENTITIES,

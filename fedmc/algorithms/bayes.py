@@ -35,6 +35,7 @@ from fedmc.algorithms import gaussians, home, incidence
 from fedmc.algorithms.bayes_client import BayesState
 from fedmc.algorithms.bayes_server import (
     DIRECTIONS,
+    ERROR,
     ITEM_WEIGHTS,
     NAMES,
     WEIGHTS,
@@ -44,6 +45,7 @@ from fedmc.algorithms.bayes_server import (
     directions_of,
     first_sums,
     item_roots,
+    items_error,
     learned,
     posterior_of,
     shared_of,
@@ -86,6 +88,7 @@ class Bayes(Algorithm):
     tasks = (Algorithm.tasks - {"start"}) | {"pattern"}
     uses_side: bool = True
     cumulative = True
+    takes_decoys = True
     unused_settings = frozenset(
         {"beta", "beta_scale", "dual_step", "inner_steps", "passes", "fit_users_to", "entry_penalty"}
         | {"penalty_users", "penalty_items"}
@@ -157,9 +160,17 @@ class Bayes(Algorithm):
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         known = client.known_state(state)
         assert known is not None
-        S = np.zeros((len(broadcast.V), moments.line_length(broadcast.settings.rank + 1)))
-        S[shard.rated] = _item_sums(client.adjusted(shard, known, broadcast), [client.lines(known)], broadcast)
+        S = _dense_sums(client.adjusted(shard, known, broadcast), known, broadcast)
         return {"S": S, "users": client.user_sums(shard, known, broadcast)[None]}
+
+    def decoy_sums(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        """Decoys are no ratings: their squared errors at this V are taken out again, so that noise is not learned."""
+        known = client.known_state(state)
+        assert known is not None
+        S = _dense_sums(shard, known, broadcast)
+        users = np.zeros((1, user_numbers(broadcast.settings.rank + 1, directions_of(broadcast))))
+        users[0, ERROR] = -items_error(S, broadcast)
+        return {"S": S, "users": users}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:
         """Posterior means, given the items' posteriors of this broadcast."""
@@ -262,6 +273,13 @@ def _item_change(
     then = [0 * new if old is None else client.lines(old) for new, old in zip(now, before, strict=True)]
     found = _item_sums(_together(shards, after, broadcast), now, broadcast)
     return np.asarray(found - _item_sums(whole, then, broadcast))
+
+
+def _dense_sums(shard: Shard, state: BayesState, broadcast: Broadcast) -> Array:
+    """[G, b] of every item over one client's ratings."""
+    S = np.zeros((len(broadcast.V), moments.line_length(broadcast.settings.rank + 1)))
+    S[shard.rated] = _item_sums(shard, [client.lines(state)], broadcast)
+    return S
 
 
 def _item_sums(whole: Shard, lines: Sequence[Array], broadcast: Broadcast) -> Array:

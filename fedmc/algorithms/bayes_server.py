@@ -77,6 +77,9 @@ def user_numbers(size: int, regressors: int = 0) -> int:
     return ones * (ones + 1) // 2 + ones * size + size * (size + 1) // 2 + 3
 
 
+ERROR = -3  # the place of the expected squared error in `packed_users`
+
+
 def packed_users(rows: Rows, error: float, ratings: float) -> Array:
     """The sums over users as one vector."""
     scalars = np.array([error, rows.log_det, ratings])
@@ -236,11 +239,21 @@ def bound_parts(sums: ServerSums) -> Parts:
 
 def parts_at(sums: ServerSums, means: Array, covariances: Array, log_dets: Array) -> Parts:
     """`bound_parts` at any other posteriors of the items."""
-    size = means.shape[1]
-    G, b = sums.items[:, :-size], sums.items[:, -size:]
-    second = gaussians.second_moments(means, covariances)
-    error = float(np.sum((G * second) @ gaussians.multiplicity(size)) - 2 * np.sum(b * means))
+    error = _items_error(sums.items, means, covariances)
     return _parts(sums, _rated(sums, means, covariances, log_dets), error)
+
+
+def items_error(S: Array, broadcast: Broadcast) -> float:
+    """The items' part of the expected squared error of the ratings behind these sums, at the posteriors broadcast."""
+    known = posterior_of(broadcast)
+    return _items_error(S, known.item_means, known.item_covariances)
+
+
+def _items_error(S: Array, means: Array, covariances: Array) -> float:
+    size = means.shape[1]
+    G, b = S[:, :-size], S[:, -size:]
+    second = gaussians.second_moments(means, covariances)
+    return float(np.sum((G * second) @ gaussians.multiplicity(size)) - 2 * np.sum(b * means))
 
 
 def _raters(sums: ServerSums) -> Array:

@@ -83,6 +83,7 @@ class Curvature(Algorithm):
     name = "curvature"
     state_types = (CurvatureState,)
     cumulative = True
+    takes_decoys = True
     unused_settings = frozenset({"beta", "beta_scale", "dual_step"})
     theory: Theory | None = CurvatureTheory()
     leakage = CurvatureLeakage()
@@ -133,6 +134,9 @@ class Curvature(Algorithm):
         S = np.zeros((len(broadcast.V), columns(broadcast.settings.width, items)))
         S[shard.rated] = packed(by_rated, state.Z, items)
         return {"S": S}
+
+    def decoy_sums(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        return self.contribution(shard, state, broadcast)
 
     # --- the server
 

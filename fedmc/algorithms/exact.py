@@ -61,6 +61,7 @@ class ExactADMM(LinearisedADMM):
 
     name = "exact"
     state_types = (SparseADMMState, ADMMState)
+    takes_decoys = True
     theory = ExactTheory()
     leakage = ExactLeakage()
 
@@ -107,6 +108,13 @@ class ExactADMM(LinearisedADMM):
         slope = subproblem.gradient(_by_rated(shard, broadcast), U, W)
         Y = (-slope / broadcast.clients).astype(U.dtype, copy=False)
         return SparseADMMState(U, shard.rated, W, Y, broadcast.V)
+
+    def decoy_sums(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        """Their pull on the items at this V, which is the Y of a real rating at its first round."""
+        S = np.zeros(broadcast.V.shape)
+        slope = subproblem.gradient(_by_rated(shard, broadcast), state.U, broadcast.V[shard.rated])
+        S[shard.rated] = -slope / broadcast.clients
+        return {"S": S}
 
     def fit_users(self, shard: Shard, U: Array, F: Array, broadcast: Broadcast) -> Array:
         """The U half at its minimum if it is fitted to V and can be solved exactly, else N steps."""

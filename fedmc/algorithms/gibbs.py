@@ -73,6 +73,7 @@ class Gibbs(Bayes):
     state_types = (LocalState,)
     tasks = Bayes.tasks - {"pattern"}
     uses_side = False
+    takes_decoys = False
     unused_settings = Bayes.unused_settings | {"extrapolation", "implicit"}
 
     def check(self, settings: Settings) -> None:

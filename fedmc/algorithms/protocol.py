@@ -79,6 +79,7 @@ class Algorithm(Protocol):
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
     weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
+    takes_decoys: bool = False  # `decoy_sums` is defined
     one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V
@@ -128,6 +129,10 @@ class Algorithm(Protocol):
 
     def contribution(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
         """A client's whole contribution to the server's running sum: the schema's cumulative parts."""
+        return {}
+
+    def decoy_sums(self, shard: Shard, state: State, broadcast: Broadcast) -> dict[str, Array]:
+        """What further ratings of a client's users add to its contribution, if nobody gave them (`training.decoys`)."""
         return {}
 
     def users_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Array:

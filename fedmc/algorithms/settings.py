@@ -121,6 +121,10 @@ class Settings:
             f"must come with the next one. {algorithm} has none",
         )
         require(
+            algorithm.takes_decoys or not self.privacy.adds_decoys,
+            f"decoys need algorithm='curvature', 'exact' or 'bayes', got {algorithm}: leave decoys out",
+        )
+        require(
             not self.implicit or algorithm.uses_side,
             f"implicit=True needs algorithm='bayes', got {algorithm}: leave it out",
         )

@@ -20,7 +20,7 @@ from scipy import sparse
 from fedmc.algorithms.leakage import Observation
 from fedmc.algorithms.messages import SUM_BITS
 from fedmc.algorithms.settings import Settings
-from fedmc.audit import attacks, group_testing, item_lists, results
+from fedmc.audit import attacks, group_testing, item_lists, results, support
 from fedmc.audit.masking import masked_round
 from fedmc.audit.observer import Observer, Planned, watch
 from fedmc.audit.results import Finding, Linked, Listed
@@ -28,11 +28,11 @@ from fedmc.audit.server_attacks import of_server
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
-from fedmc.training.aggregation import SecureSum, aggregation_of
+from fedmc.training.aggregation import aggregation_of
 from fedmc.training.sampling import Passes, sampler_of
+from fedmc.training.secure_sums import SecureSum
 from fedmc.types import Array
 
-PROBES = 100  # of the failure oracle
 MEMBERS = 20  # members of a cohort that are masked: the cost grows with their square
 SETTLE = 10  # updates of each client before newcomers join
 FLOATS = 1e-11  # rounding of replies that are not in fixed point
@@ -106,7 +106,7 @@ def audit(
     missing = [watch(shards, settings, chosen[:1], number, absences)] if absences else []
     found += [one for watched in (engine, *missing) for one in of_groups(truth, watched)]
     on_step("acting as a malicious server")
-    found += of_server([shards[client] for client in cohort], engine.sums[-1].broadcast, PROBES)
+    found += of_server([shards[client] for client in cohort], engine.sums[-1].broadcast)
     on_step("admitting newcomers")
     return found + of_newcomers(truth, settings, min(targets, 5), aggregation.min_cohort)
 
@@ -254,18 +254,16 @@ def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Fi
 
 
 def of_groups(truth: Clients, engine: Observer) -> list[Finding]:
-    """Group testing on the sums, if the same clients did not take part in all of them."""
+    """Group testing on the sums, if the same clients did not take part in all; scores where some were absent."""
     if len(set(engine.cohorts)) == 1:
         return []
-    rated = np.array([count_items(shard) > 0 for shard in truth.shards])
-    return [results.group_testing(group_testing.attribute(engine.sums, engine.cohorts, rated), engine.missed)]
+    seen = engine.sums, engine.cohorts, np.array([count_items(shard) > 0 for shard in truth.shards])
+    proven = results.group_testing(group_testing.attribute(*seen), engine.missed)
+    return [proven, *results.support(support.attack(*seen, truth.counts), engine.missed)] if engine.missed else [proven]
 
 
 def of_newcomers(truth: Clients, settings: Settings, lone: int, min_cohort: int) -> list[Finding]:
-    """Attack sums with late clients: one newcomer among settled clients, or several newcomers together.
-
-    The rule that makes newcomers wait for each other is switched off here, to show its effect.
-    """
+    """Attack sums with late clients, one among settled ones or several, without the rule that newcomers wait."""
     p, size = len(truth.shards), min(min_cohort, len(truth.shards) // 3)
     cumulative = settings.make_algorithm().cumulative  # in other algorithms a newcomer's message is like any other
     if settings.entry != "first-turn" or size < 2 or not cumulative:

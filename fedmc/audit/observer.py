@@ -16,9 +16,10 @@ from fedmc.algorithms.settings import Settings
 from fedmc.audit.item_lists import ROWS
 from fedmc.data.partition import Shard
 from fedmc.errors import require
-from fedmc.training.aggregation import SecureSum, aggregation_of
+from fedmc.training.aggregation import aggregation_of
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
+from fedmc.training.secure_sums import SecureSum
 from fedmc.types import Array
 
 MESSAGES = 3  # kept of each observed client: more add nothing new

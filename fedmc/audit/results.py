@@ -147,6 +147,33 @@ def group_testing(found: Attributed, absences: int) -> Finding:
     return Finding("which client rated an item", sees, "rare items attributed", share, 0.0, meaning)
 
 
+class Support(NamedTuple):
+    """AUC of the best score for "this client rated this item", and of the popularity guess; also for rare items."""
+
+    facts: int
+    attack: float
+    guess: float
+    rare: int
+    rare_attack: float
+    rare_guess: float
+
+
+def support(found: Support, absences: int) -> list[Finding]:
+    """Which client rated an item, scored from rows around absences, over all facts and over those of rare items."""
+    what, sees = "which client rated an item", f"rows around {absences:,} absences"
+    kinds = (
+        (sees, found.attack, found.guess, f"a client rated ({found.facts:,} pairs of a client and an item)"),
+        (f"{sees}, rare items", found.rare_attack, found.rare_guess,
+         f"a client rated, of items that at most 2 clients rated ({found.rare:,} such ratings)"),
+    )  # fmt: skip
+    measure = "rated pair told from unrated"
+    return [
+        Finding(what, where, measure, attack, guess, _told(attack, guess, whose))
+        for where, attack, guess, whose in kinds
+        if attack == attack  # there are such items
+    ]
+
+
 def summary(mode: str, findings: list[Finding]) -> list[str]:
     """The conclusion, in a few sentences."""
     said = modes.describe(mode)

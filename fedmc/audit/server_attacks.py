@@ -28,9 +28,10 @@ from fedmc.types import Array
 
 SIZES = (1e-6, 1.0, 1e6)  # of the entries of V that is probed with: the bounds that nodes accept, and a usual one
 COUNT = "train_count"
+PROBES = 100  # of the failure oracle
 
 
-def of_server(members: Sequence[Shard], broadcast: Broadcast, probes: int) -> list[Finding]:
+def of_server(members: Sequence[Shard], broadcast: Broadcast, probes: int = PROBES) -> list[Finding]:
     """All three attacks against the clients of a cohort, around a broadcast of a real run."""
     found = [_failure_oracle(members, broadcast, probes), _two_sessions(len(members))]
     return [*found, _subtraction(members, broadcast)]

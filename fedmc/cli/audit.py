@@ -39,6 +39,7 @@ def audit(
         int, Option(help="With secagg: also attack a run in which each client misses this many of its rounds.")
     ] = 0,
     min_cohort: options.MinCohort = 8,
+    decoys: options.Decoys = 0.0,
     penalty_users: options.PenaltyUsers = None,
     update: options.Update = None,
     test: Annotated[str, Option(help="Ratings to hold out as in `train`; they are not attacked.")] = "0",
@@ -64,7 +65,7 @@ def audit(
     made = [
         Settings.preset(
             preset, rank=rank, active=active, penalty_users=penalty_users, update=update, privacy=mode,
-            min_cohort=min_cohort, **solver.settings(), **budget.settings(max(rounds, 2)),
+            min_cohort=min_cohort, decoys=decoys, **solver.settings(), **budget.settings(max(rounds, 2)),
         )
         for mode in privacy.split(",")
     ]  # fmt: skip

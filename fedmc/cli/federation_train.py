@@ -73,6 +73,7 @@ def train(
             show_default="all but one, but at most 8",
         ),
     ] = None,
+    decoys: options.Decoys = 0.0,
     clip: options.Clip = 0.0,
     run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
     detach: Detach = False,
@@ -86,7 +87,8 @@ def train(
     p = len(config.organisations)
     settings = Settings.preset(
         solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
-        privacy=privacy, clip=clip, ranking=ranking, min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
+        privacy=privacy, clip=clip, ranking=ranking, decoys=decoys,
+        min_cohort=cohort_for(p) if min_cohort is None else min_cohort,
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     usual = usual_update(update, settings.preset_name, everybody=active in (None, p), method=solver.method)

@@ -235,6 +235,10 @@ Privacy = Annotated[
     ),
 ]
 MinCohort = Annotated[int, Option(help="With secagg: minimum number of honest clients that a sum is taken over.")]
+Decoys = Annotated[
+    float,
+    Option(help="With secagg: part of the items that nobody there rated for which a client adds a decoy, 0 to 1."),
+]
 Epsilon = Annotated[float, Option(help="With dp: privacy budget epsilon of each user, over all rounds.")]
 Delta = Annotated[float, Option(help="With dp: delta; choose it below 1 / number of users.")]
 RatingRange = Annotated[str, Option(help="With dp: the publicly known range of the ratings, LOW,HIGH.")]

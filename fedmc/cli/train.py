@@ -91,6 +91,7 @@ def train(
     update: options.Update = None,
     privacy: options.Privacy = "plain",
     min_cohort: options.MinCohort = 8,
+    decoys: options.Decoys = 0.0,
     clip: options.Clip = 0.0,
     test: Annotated[
         str,
@@ -155,7 +156,8 @@ def train(
     preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
     settings = Settings.preset(
         preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
-        min_cohort=min_cohort, clip=clip, ranking=ranking, **solver.settings(), **budget.settings(rounds),
+        min_cohort=min_cohort, decoys=decoys, clip=clip, ranking=ranking,
+        **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     if wanted == ranks.AUTO:
         ranks.check(settings)

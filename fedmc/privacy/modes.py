@@ -1,7 +1,7 @@
 """Privacy modes as values: each is parsed once, and has its defaults, limits and claim.
 
     Plain(clip)                                       the server sees each client's message
-    SecAgg(min_cohort)                                the server sees only sums over `min_cohort` honest clients or more
+    SecAgg(min_cohort, decoys)                        the server sees only sums over `min_cohort` honest clients or more
     DP(epsilon, delta, rounds, rating_range)          a client's releases are noised, for each of its users
     DPSecAgg(epsilon, delta, rounds, ..., min_cohort) both
 
@@ -48,6 +48,10 @@ class Mode:
 
     @property
     def clips(self) -> bool:
+        return False
+
+    @property
+    def adds_decoys(self) -> bool:
         return False
 
     def settings(self) -> Mapping[str, Setting]:
@@ -99,12 +103,18 @@ class SecAgg(Mode):
     """Secure aggregation: the server sees only sums over cohorts of at least `min_cohort` honest clients."""
 
     min_cohort: int = MIN_COHORT
+    decoys: float = 0.0  # the part of its empty rows in which a client adds a decoy
     mode: ClassVar[ModeName] = "secagg"
     sees: ClassVar[str] = "the server sees masked uploads and the sums of cohorts, never a client's own message."
     saw: ClassVar[str] = "The updates were masked: the server saw only their sums over cohorts."
 
     def __post_init__(self) -> None:
         check_cohort(self.min_cohort)
+        require(number("decoys", self.decoys, 0) <= 1, f"decoys must be at most 1 (every row), got {self.decoys}")
+
+    @property
+    def adds_decoys(self) -> bool:
+        return self.decoys > 0
 
     def claim(self) -> str:
         return (
@@ -120,7 +130,8 @@ class SecAgg(Mode):
         check_cohort_fits(self.min_cohort, clients)
 
     def words(self) -> dict[str, Word]:
-        return {"privacy": self.mode, "min_cohort": self.min_cohort}
+        said: dict[str, Word] = {"privacy": self.mode, "min_cohort": self.min_cohort}
+        return said | {"decoys": self.decoys} if self.decoys else said  # unknown to earlier versions
 
 
 @dataclass(frozen=True)
@@ -210,14 +221,9 @@ class DPSecAgg(DP):
         return super().words() | {"min_cohort": self.min_cohort}
 
 
-BY_MODE: dict[str, type[Plain | SecAgg | DP | DPSecAgg]] = {
-    "plain": Plain,
-    "secagg": SecAgg,
-    "dp": DP,
-    "dp+secagg": DPSecAgg,
-}
+BY_MODE: dict[str, type[Plain | SecAgg | DP | DPSecAgg]] = {kind.mode: kind for kind in (Plain, SecAgg, DP, DPSecAgg)}
 FIELDS = {"dp_rounds": "rounds"}  # parameters whose field has another name
-WORDS = ("clip", "min_cohort", "epsilon", "delta", "dp_rounds", "rating_range", "ratings_from", "ratings_to")
+WORDS = ("clip", "min_cohort", "decoys", "epsilon", "delta", "dp_rounds", "rating_range", "ratings_from", "ratings_to")
 
 
 def parse(mode: str, words: Mapping[str, object]) -> Privacy:

@@ -32,6 +32,11 @@ class Privacy(Protocol):
         """Whether updates are clipped, so that the rest of an update must come with the next one."""
         ...
 
+    @property
+    def adds_decoys(self) -> bool:
+        """Whether clients add decoys to rows that they would leave empty, so that the algorithm must know how."""
+        ...
+
     def claim(self) -> str:
         """The privacy claim of a run, as a sentence that is shown before it begins."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-SERVER, CLIENT, ROUND, PASS, GROUPS, SAMPLE, DIRECTIONS = range(7)  # the purpose of a draw
+SERVER, CLIENT, ROUND, PASS, GROUPS, SAMPLE, DIRECTIONS, DECOYS = range(8)  # the purpose of a draw
 
 
 def server_rng(seed: int) -> np.random.Generator:
@@ -20,6 +20,11 @@ def directions_rng(seed: int) -> np.random.Generator:
 def client_rng(seed: int, client: int) -> np.random.Generator:
     """The generator of one client's initial factors, the same wherever that client runs."""
     return np.random.default_rng([seed, CLIENT, client])
+
+
+def decoy_rng(seed: int, client: int) -> np.random.Generator:
+    """The generator of a simulated client's secret; clients of a federation draw theirs at home."""
+    return np.random.default_rng([seed, DECOYS, client])
 
 
 def sample_rng(seed: int, round: int, client: int | None = None) -> np.random.Generator:

@@ -20,7 +20,8 @@ from fedmc.types import Array
 Encode = Callable[[Array, int, Broadcast], Array]  # of values with so many fractional bits
 
 
-WHOLE, MEASUREMENT = "whole numbers", "measured numbers"  # names of a fixed-point state's integers in files
+WHOLE, MEASUREMENT, DECOYS = "whole numbers", "measured numbers", "decoys"  # a fixed-point state's integers in files
+NOTHING = np.empty(0, np.int64)
 
 
 class FixedPointState(NamedTuple):
@@ -28,7 +29,8 @@ class FixedPointState(NamedTuple):
 
     inner: State
     whole: Array
-    measured: Array = np.empty(0, np.int64)  # its last counted measurement, if measurements are sent as changes
+    measured: Array = NOTHING  # its last counted measurement, if measurements are sent as changes
+    decoys: Array = NOTHING  # the client's secret, and the values of its decoys
 
     @property
     def U(self) -> Array:
@@ -38,7 +40,7 @@ class FixedPointState(NamedTuple):
 def taken_apart(state: State) -> tuple[State, dict[str, Array]]:
     """The algorithm's own state, and what is counted of it in whole steps, for a node's store."""
     if isinstance(state, FixedPointState):
-        return state.inner, {WHOLE: state.whole, MEASUREMENT: state.measured}
+        return state.inner, {WHOLE: state.whole, MEASUREMENT: state.measured, DECOYS: state.decoys}
     return state, {}
 
 
@@ -46,8 +48,8 @@ def put_together(inner: State, steps: Mapping[str, Array]) -> State:
     """Inverse of `taken_apart`; earlier versions stored the contribution in the shape of the sum."""
     if WHOLE not in steps:
         return inner
-    measured = steps.get(MEASUREMENT, np.empty(0, np.int64))
-    return cast(State, FixedPointState(inner, steps[WHOLE].ravel(), measured))
+    measured, decoys = (steps.get(name, NOTHING) for name in (MEASUREMENT, DECOYS))
+    return cast(State, FixedPointState(inner, steps[WHOLE].ravel(), measured, decoys))
 
 
 def with_measurement(state: State | None, measured: Array) -> State | None:

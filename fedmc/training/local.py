@@ -13,8 +13,9 @@ from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.kernels import threads
-from fedmc.training.aggregation import Aggregation, aggregation_of
+from fedmc.training.aggregation import aggregation_of
 from fedmc.training.spill import SpilledStates
+from fedmc.training.sums import Aggregation
 from fedmc.types import Array
 
 BATCH = 200_000  # ratings of a batch of small clients that are updated together, approximately

@@ -7,7 +7,7 @@ import numpy as np
 from fedmc.algorithms.protocol import Algorithm
 from fedmc.algorithms.state import State
 from fedmc.federation.wire import from_bytes, to_bytes
-from fedmc.training.fixed_point import MEASUREMENT, WHOLE, put_together, taken_apart
+from fedmc.training.fixed_point import DECOYS, MEASUREMENT, WHOLE, put_together, taken_apart
 
 EARLIER = {"Tied": "ADMMState", "TiedRated": "SparseADMMState", "Fitted": "CurvatureState", "Users": "LocalState"}
 
@@ -21,7 +21,7 @@ def dump(state: State | None) -> bytes:
 
 def load(content: bytes, algorithm: Algorithm) -> State:
     arrays, header = from_bytes(content)
-    steps = {name: arrays.pop(name) for name in (WHOLE, MEASUREMENT) if name in arrays}
+    steps = {name: arrays.pop(name) for name in (WHOLE, MEASUREMENT, DECOYS) if name in arrays}
     known: dict[str, type[State]] = {kind.__name__: kind for kind in algorithm.state_types}
     kind = str(header["kind"])
     return put_together(known[EARLIER.get(kind, kind)](**arrays), steps)
