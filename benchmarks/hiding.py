@@ -1,8 +1,9 @@
 """What secure aggregation and clipping cost, and what clipping is good for.
 
-    python benchmarks/hiding.py [SECTION ...]      overhead clip support
+    python benchmarks/hiding.py [SECTION ...]      overhead members clip support
 
 overhead  CPU and bytes that secagg adds to a client's round: 10 clients at MovieLens 10M's shape, rank 10
+members   100 members of a tiny payload in one process: seconds of a member, and of the server
 clip      MovieLens 1M (FEDMC_DATA), 60 clients, one of which sends its changes times 1000, and times -1000
 support   MovieLens 100K (FEDMC_DATA), 40 clients, 10 a round: what decoys cost, and what an absence of each client
           tells in spite of them
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -34,20 +34,13 @@ from fedmc.audit.support import attack as attack_support
 from fedmc.data import synthetic
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.federation.node.final import OnceAmong
-from fedmc.federation.node.secagg_member import SecAggMember
-from fedmc.federation.node.store import Store
-from fedmc.federation.secagg_messages import (
-    Stage,
-    from_adverts,
-    from_members,
-    from_table,
-    read_stage,
-    to_adverts,
-    to_table,
-)
-from fedmc.federation.setup.identities import Identity
-from fedmc.federation.wire import OK, Invitation, Reply, Request, encode_reply, to_bytes
+from fedmc.federation.secagg_messages import Stage, encode_stage, masked_arrays, opened_arrays
+from fedmc.federation.wire import OK, Reply, encode_reply, to_bytes
+from fedmc.privacy.secagg import member as protocol
+from fedmc.privacy.secagg.aggregator import Aggregator
+from fedmc.privacy.secagg.member import Member, MemberState
+from fedmc.privacy.secagg.rules import Rules, cohort_for, colluders, losses_of
+from fedmc.privacy.secagg.session import Invited, Session
 from fedmc.training import decoys
 from fedmc.training.decoys import SHARE
 from fedmc.training.fixed_point import flat
@@ -75,7 +68,7 @@ def overhead() -> None:
             protocol = np.median([one[2] for one in theirs])
             print(f"a client's round: plain {1e3 * cpu_plain:.0f} ms of CPU, secagg {1e3 * cpu_hidden:.0f} ms")
             more = 1e3 * (cpu_hidden - cpu_plain)
-            print(f"  more: {more:.0f} ms; its stages alone {1e3 * protocol:.0f} ms (at most 100)")
+            print(f"  more: {more:.0f} ms; the protocol alone {1e3 * protocol:.0f} ms (at most 100)")
             print(
                 f"  up: plain {bytes_plain / 1e6:.2f} MB, secagg {bytes_hidden / 1e6:.2f} MB, "
                 f"{100 * (bytes_hidden / bytes_plain - 1):+.1f} % (at most 10)"
@@ -99,50 +92,58 @@ def _plainly(shard: Any, state: Any, broadcast: Broadcast) -> tuple[float, int]:
 
 def _hidden(shards: Any, states: Any, broadcast: Broadcast) -> list[tuple[float, int, float]]:
     """(all CPU, bytes, CPU of the protocol) of each client, through real members."""
-    with tempfile.TemporaryDirectory(prefix="fedmc-bench-") as folder, Store(folder) as store:
-        return _session(shards, states, broadcast, store)
-
-
-def _session(shards: Any, states: Any, broadcast: Broadcast, store: Store) -> list[tuple[float, int, float]]:
-    keys = [Ed25519PrivateKey.generate() for _ in shards]
-    pinned = {k: key.public_key() for k, key in enumerate(keys)}
-    invitation = Invitation("token", tuple(range(CLIENTS)), CLIENTS)
-    work: dict[int, Any] = {}
-    spent = np.zeros((CLIENTS, 2))
-    sizes = np.zeros(CLIENTS, int)
+    words, spent = [], []
     for k, shard in enumerate(shards):
-        spent[k, 0], work[k] = _timed(lambda shard=shard, k=k: _reply(shard, states[k], broadcast))
-    members: dict[int, SecAggMember] = {}
-    for k, key in enumerate(keys):
-        request = Request("run", k, broadcast, 1, "", invitation=invitation)
-        made = Identity(k, key, pinned, CLIENTS)
-        seconds, members[k] = _timed(
-            lambda made=made, request=request, reply=work[k]: SecAggMember(
-                made, request, reply, False, OnceAmong(store, request, reply, "")
-            )
-        )
-        spent[k, 1] += seconds
-        sizes[k] += len(members[k].advert)
+        seconds, found = _timed(lambda shard=shard, k=k: _reply(shard, states[k], broadcast))
+        words.append(found)
+        spent.append(seconds)
+    members, _ = _sum_of(words)
+    return [(spent[k] + seconds, size, seconds) for k, (seconds, size) in enumerate(members)]
 
-    def ask(stage: str, arrays: dict[int, Any]) -> dict[int, Any]:
-        found = {}
-        for k, part in arrays.items():
-            seconds, content = _timed(lambda k=k, part=part: members[k].answer(Stage("token", k, stage, part)))
-            spent[k, 1] += seconds
-            sizes[k] += len(content)
-            found[k] = read_stage(content).arrays
-        return found
 
-    everyone = tuple(range(CLIENTS))
-    adverts = [to_adverts(read_stage(members[k].advert).arrays)[0] for k in everyone]
-    sealed = {
-        k: to_table(arrays, 148) for k, arrays in ask("share", dict.fromkeys(everyone, from_adverts(adverts))).items()
-    }
-    ask("mask", {k: from_table({s: sealed[s][k] for s in everyone if s != k}, 148) for k in everyone})
-    signed = ask("confirm", dict.fromkeys(everyone, from_members(everyone)))
-    proof = from_table({k: arrays["signature"].tobytes() for k, arrays in signed.items()}, 64)
-    ask("reveal", dict.fromkeys(everyone, proof))
-    return [(float(spent[k].sum()), int(sizes[k]), float(spent[k, 1])) for k in everyone]
+def _sum_of(words: list[Any]) -> tuple[list[tuple[float, int]], float]:
+    """(CPU, bytes up) of each member in one secure sum, and the server's CPU."""
+    everyone = range(len(words))
+    keys = [Ed25519PrivateKey.generate() for _ in everyone]
+    pinned = {k: key.public_key() for k, key in enumerate(keys)}
+    demands = Rules(cohort_for(len(words)), colluders(len(words)))
+    members = [Member("run", k, key, pinned, demands) for k, key in enumerate(keys)]
+    begun = [protocol.hello(member, MemberState()) for member in members]
+    invited = tuple(Invited(public) for _, public in begun)
+    session = Session("run", 1, 1, bytes(32), invited, losses_of(len(words)), b"", len(words[0]))
+    aggregator, spent, sizes, server = Aggregator(session, pinned), np.zeros(len(words)), [0] * len(words), 0.0
+    states = [state for state, _ in begun]
+
+    def say(k: int, stage: str, arrays: Any) -> bytes:
+        return encode_stage(Stage("run", k, stage, arrays))
+
+    def mask(k: int) -> tuple[Any, Any]:
+        protocol.check(members[k], states[k], session)
+        state, masked = protocol.reply(members[k], states[k], session, words[k].view(np.uint64), failed=False)
+        return state, (masked, say(k, "masked", masked_arrays(masked)))
+
+    for k in everyone:
+        seconds, (states[k], (masked, content)) = _timed(lambda k=k: mask(k))
+        spent[k], sizes[k] = spent[k] + seconds, sizes[k] + len(content)
+        server += _timed(lambda k=k, masked=masked: aggregator.take_masked(k, masked))[0]
+    heads = aggregator.heads()
+    for k in everyone:
+        seconds, (states[k], opened) = _timed(lambda k=k: protocol.open_(members[k], states[k], session.hash, heads))
+        spent[k], sizes[k] = spent[k] + seconds, sizes[k] + len(say(k, "opened", opened_arrays(session.hash, opened)))
+        server += _timed(lambda k=k, opened=opened: aggregator.take_opened(k, opened))[0]
+    seconds, found = _timed(aggregator.unmask)
+    assert np.array_equal(found.words, np.sum([one.view(np.uint64) for one in words], axis=0, dtype=np.uint64))
+    return list(zip(spent.tolist(), sizes, strict=True)), server + seconds
+
+
+def members() -> None:
+    """100 members of a tiny payload in one process."""
+    words = [np.arange(1000) + k for k in range(100)]
+    for name in ("warm-up", "measured"):
+        each, server = _sum_of(words)
+        if name == "measured":
+            slowest = max(seconds for seconds, _ in each)
+            print(f"100 members: a member {slowest:.3f} s (at most 0.3), the server {server:.2f} s (at most 3)")
 
 
 def _reply(shard: Any, state: Any, broadcast: Broadcast) -> Any:
@@ -247,6 +248,6 @@ def _told(settings: Settings, seed: int, absences: int = 1, number: int = 80) ->
 
 
 if __name__ == "__main__":
-    sections = {"overhead": overhead, "clip": clip, "support": support}
+    sections = {"overhead": overhead, "members": members, "clip": clip, "support": support}
     for name in sys.argv[1:] or sections:
         sections[name]()
