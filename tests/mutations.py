@@ -212,7 +212,7 @@ def change_text(rng: random.Random, message: Message) -> None:
         if rng.random() < 0.1:
             message.arrays[name] = np.frombuffer(rng.choice(TEXTS), np.uint8)
             continue
-        with suppress(ValueError):  # it was mutated before
+        with suppress(ValueError, RecursionError):  # it was mutated before
             value = json.loads(message.arrays[name].tobytes())
             _change_value(rng, value)
             message.arrays[name] = np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -285,7 +285,8 @@ class Federation:
         """The noise multipliers of what node 0 released to the server."""
         found = {}
         for stage, client, content, reply in self.wire.seen:
-            if client == 0 and stage == "round" and from_bytes(reply)[1]["status"] == "ok":  # with secagg, an advert
+            said = from_bytes(reply)[1]
+            if client == 0 and stage == "round" and said["status"] == "ok" and said.get("stage") != "keys":
                 request = decode(*read(content))
                 broadcast = request.broadcast
                 found[request.key] = broadcast.settings.make_algorithm().noise_multiplier(broadcast)

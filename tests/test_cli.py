@@ -231,7 +231,11 @@ BAD_OPTIONS = {
     "test share": (["--test", "1.5"], "below 1, got 1.5"),
     "patience": (["--patience", "3"], "add --validation"),
     "privacy": (["--privacy", "much"], "'much' is not one of 'plain', 'secagg', 'dp', 'dp+secagg'"),
-    "too few to hide among": (["--privacy", "secagg"], "4 clients are too few to hide among, min_cohort is 10"),
+    "too few to hide among": (
+        ["--privacy", "secagg"],
+        "4 clients, of whom 1 may work together with the server, are too few to hide among, min_cohort is 8: lower it",
+    ),
+    "too few honest ones": (["--privacy", "secagg", "--min-cohort", "4"], "are too few to hide among, min_cohort is 4"),
     "small cohort": (["--privacy", "secagg", "--min-cohort", "2"], "min_cohort must be at least 3"),
     "epsilon": (["--privacy", "dp", "--epsilon", "0"], "epsilon must lie between 0.01 and 1000, got 0.0"),
     "range of ratings": (["--privacy", "dp", "--ratings", "5"], "--ratings takes two numbers, LOW,HIGH, got '5'"),
@@ -247,7 +251,7 @@ BAD_OPTIONS = {
         ([], "privacy plain: "),
         (
             ["--privacy", "secagg", "--min-cohort", "3"],
-            "privacy secagg: the server sees sums over cohorts of at least 3",
+            "privacy secagg: the server sees sums, each over at least 3 honest clients, and no client's own message",
         ),
         (["--privacy", "dp", "--epsilon", "3"], "privacy dp: what leaves a client is (epsilon 3, delta 1e-06)-diff"),
         (["--clip", "1"], "privacy plain: "),

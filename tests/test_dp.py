@@ -296,11 +296,14 @@ def test_factors_that_would_drown_in_noise_are_left_out():
         assert np.ptp(last.V[:, 2]) > 0
 
 
-def test_shares_of_noise_are_for_the_smallest_sum_there_is():
-    secagg = pytest.importorskip("fedmc.privacy.secagg.session", reason="needs the extra `flower`")
-    for clients in (3, 10, 50):
-        alone, shared = (own_noise(broadcast_of(kind(1.0, DELTA), 2, clients=clients)) for kind in (DP, DPSecAgg))
-        assert shared * math.sqrt(secagg.threshold_of(clients)) == pytest.approx(alone)
+@pytest.mark.parametrize("clients", [3, 4, 5, 6, 7, 10, 12, 50, 1000])
+def test_shares_of_noise_are_for_the_fewest_that_are_kept_secret(clients):
+    """All clients are in every sum: what the honest ones add is the full noise, as is what two thirds and one add."""
+    rules = pytest.importorskip("fedmc.privacy.secagg.rules", reason="needs the extra `flower`")
+    assert DPSecAgg(1.0, DELTA).everybody_needed
+    alone, shared = (own_noise(broadcast_of(kind(1.0, DELTA), 2, clients=clients)) for kind in (DP, DPSecAgg))
+    assert shared * math.sqrt(clients - rules.colluders(clients)) >= alone * (1 - 1e-12)
+    assert shared * math.sqrt(2 * clients // 3 + 1) == pytest.approx(alone)
 
 
 def test_a_budget_is_for_so_many_rounds():

@@ -20,7 +20,7 @@ from fedmc.errors import InputError
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 
-USERS_OF_ALL, ITEMS, CLIENTS, WEIGHT = 60, 21, 6, 3.0
+USERS_OF_ALL, ITEMS, CLIENTS, WEIGHT = 60, 21, 8, 3.0
 PLAIN = {"active": CLIENTS}
 SECAGG = {"active": CLIENTS, "privacy": "secagg", "min_cohort": 3}
 
@@ -74,7 +74,7 @@ def test_one_round_with_everybody_is_the_pooled_model(items, given):
 
 
 @pytest.mark.parametrize(
-    "given", [{"active": 2}, {"active": 3, "privacy": "secagg", "min_cohort": 3}], ids=["plain", "secagg"]
+    "given", [{"active": 2}, {"active": 4, "privacy": "secagg", "min_cohort": 3}], ids=["plain", "secagg"]
 )
 def test_each_client_is_counted_once_whenever_it_joins(given):
     engine = engine_of()

@@ -25,7 +25,7 @@ from tests.command import fedmc
 from tests.test_federation_side import NAMES, check_same, conducted, processes
 
 USERS, ITEMS, ROUNDS = 40, 15, 3
-KINDS = {"plain": {"privacy": "plain"}, "secagg": {"privacy": "secagg", "min_cohort": 4}}
+KINDS = {"plain": {"privacy": "plain"}, "secagg": {"privacy": "secagg", "min_cohort": 3}}
 EVENTS = 'feedback = "implicit"\n'
 
 

@@ -14,9 +14,7 @@ from scipy import sparse
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.settings import Settings
-from fedmc.algorithms.start import start_items
 from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
 from fedmc.data.features import features_of
@@ -26,16 +24,17 @@ from fedmc.federation.node.organisation import make_node, open_folder, ratings_h
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.secagg_session import SecureAsk
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.setup import identities, layout, request_key
 from fedmc.model import load
-from fedmc.problem.scaling import Scaling
 from fedmc.training import local
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.command import fedmc
 from tests.conftest import planted
-from tests.world import ITEMS, KINDS, NODES, ROUNDS, Between, KilledError, World, engine_on, request_of
+from tests.secure_world import SecureWorld
+from tests.world import ITEMS, KINDS, NODES, ROUNDS, KilledError, World, request_of
 
 RNG = np.random.default_rng(5)
 ITEM_FEATURES = RNG.normal(size=(ITEMS, 2))
@@ -118,9 +117,10 @@ KILLS = {
     ],
     "secagg": [
         ("the server after node 3 replied to pattern", 2),
-        ("the server after node 2 replied to confirm", 3),
+        ("the server after node 2 replied to open", 3),
+        ("node 1 after it stored pattern", 3),
         ("the server before its checkpoint", 0),
-        ("the server after node 1 replied to confirm", 1),
+        ("the server after node 1 replied to open", 1),
         ("the server after its checkpoint", 0),
     ],
 }
@@ -236,7 +236,7 @@ def processes(made, reread=False):
 
 
 def settings_of(kind, **more):
-    chosen = {"plain": {"privacy": "plain"}, "secagg": {"privacy": "secagg", "min_cohort": 4}}[kind]
+    chosen = {"plain": {"privacy": "plain"}, "secagg": {"privacy": "secagg", "min_cohort": 3}}[kind]
     return Settings.preset(more.pop("preset", "bayes"), rank=2, active=len(NAMES), **chosen, **more)
 
 
@@ -459,22 +459,23 @@ def test_a_run_does_not_go_on_with_other_events_or_features(copied):
     assert folder.status()["state"] == "finished"
 
 
-def test_new_features_do_not_free_counts_and_patterns_that_were_revealed(tmp_path):
-    """They are the same sums as before: over other members, they would show whoever is missing."""
-    settings, world = EVERYBODY["secagg"], SideWorld(tmp_path, NODES)
-    moments = Broadcast("moments", 0, NODES, settings, start_items(ITEMS, settings), Scaling())
-    pattern = moments._replace(task="pattern", round=1, shared=Shared({"directions": np.ones((ITEMS, 1))}))
-    for broadcast in (moments, pattern):
-        engine_on(world).ask(broadcast, range(NODES))
-    for client, node in world.nodes.items():
-        features = np.random.default_rng(client).normal(size=(len(SHARDS[client].users), 2))
-        node.shard = replace(SHARDS[client], features=features)
-        node.terms = node.terms._replace(shard=node.shard, ratings="read again")
-    lossy = Between(world, lambda stage, client, reply: None if (stage, client) == ("mask", 3) else reply)
-    nearly = pattern._replace(shared=Shared({"directions": np.linspace(1, 1.001, ITEMS)[:, None]}))
-    for broadcast in (moments, nearly):
-        later = engine_on(lossy, 3, "another-run")
-        later.restore({NODES: 1}, {})  # a run that has begun does not need everybody
-        with pytest.raises(TooFewError):
-            later.ask(broadcast, range(NODES))
-    assert engine_on(world, NODES, "a-third-run").ask(nearly, range(NODES)).number("users") > 0
+def test_new_features_do_not_free_contributions_that_were_summed(tmp_path, caplog):
+    """Counts in them are the same as before: over other members, sums would show whoever is missing."""
+    world, everybody = SecureWorld(tmp_path, 8), list(range(8))
+
+    def read_again(ratings):
+        for client in everybody:
+            world.revive(client)
+            world.nodes[client].terms = world.nodes[client].terms._replace(ratings=ratings)
+
+    read_again("at first")
+    start = next(rounds(world.engine(), KINDS["secagg-bayes"].replace(active=8))).broadcast
+    for client in everybody:
+        features = np.random.default_rng(client).normal(size=(len(world.shards[client].users), 2))
+        world.shards[client] = replace(world.shards[client], features=features)
+    read_again("with features")
+    update = start._replace(task="round", round=1)
+    with pytest.raises(TooFewError, match="0 of 7 nodes take part"):
+        SecureAsk(world.engine(run="another-run").asking, update, everybody[:-1]).run()
+    assert sum("would show the sum of (7,) alone" in record.getMessage() for record in caplog.records) == 7
+    assert SecureAsk(world.engine(run="a-third-run").asking, update, everybody).run().clients == tuple(everybody)

@@ -744,8 +744,8 @@ def test_runs_in_float32_stay_finite(drawn, rank, weights, scale):
 
 def test_secure_sums_stay_within_the_fixed_point_bound_of_plain_ones():
     """After 20 rounds the server's sums are off by half a step per client, and V by what follows from that."""
-    given, clients, rank = problem(12, users=30, clients=6), 6, 4
-    settings = given.settings(rank, active=3, sampler="passes", privacy="secagg", min_cohort=3)
+    given, clients, rank = problem(12, users=40, clients=8), 8, 4
+    settings = given.settings(rank, active=4, sampler="passes", privacy="secagg", min_cohort=3)
     engine, kept = LocalEngine(given.shards()), list[Checkpoint]()
     history = list(islice(rounds(engine, settings, on_checkpoint=kept.append), ROUNDS + 1))
     last, algorithm = kept[-1], settings.make_algorithm()
@@ -768,7 +768,7 @@ def test_secure_sums_stay_within_the_fixed_point_bound_of_plain_ones():
     assert (np.linalg.norm(last.server.V - plain.V, axis=1) <= off * (1 + 1e-6)).all()
 
     turns = tuple(round.participants for round in history[1:])
-    assert {len(turn) for turn in turns} == {3}
+    assert {len(turn) for turn in turns} == {4}
     without = run(LocalEngine(given.shards()), given._replace(turns=turns).settings(rank), ROUNDS)
     near(history[-1].V, without.broadcast.V, 1e-5, "V")
     assert history[-1].V.tobytes() != without.broadcast.V.tobytes()

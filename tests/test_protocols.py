@@ -16,13 +16,32 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from fedmc.errors import TooFewError
-from fedmc.federation.protocol import Served
+from fedmc.errors import FedmcError, TooFewError
+from fedmc.federation.envelope import open_
+from fedmc.federation.protocol import OLDEST_SECURE, PROTOCOL, Served
+from fedmc.federation.server.running import RunFolder, RunPlan, conduct
 from fedmc.training.rounds import rounds
-from tests.world import CATALOGUE, HIDDEN, KEYS, KINDS, NODES, RUN, Snapshot, World, engine_on, local
+from tests.world import (
+    CATALOGUE,
+    HIDDEN,
+    ITEMS,
+    KEYS,
+    KINDS,
+    NODES,
+    RUN,
+    SERVER,
+    SIGNER,
+    Between,
+    Snapshot,
+    World,
+    engine_on,
+    local,
+    name_of,
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
 EVERYBODY = KINDS["exact"].replace(active=NODES)
+PUBLIC = tuple(key.public_key().public_bytes_raw().hex() for key in KEYS)
 BEFORE, VERSION = "95a571b", "0.2.0"  # the last commit of protocol 1
 
 
@@ -74,13 +93,13 @@ class MixedWorld(World):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("settings", [EVERYBODY, HIDDEN], ids=["exact", "secagg"])
 @pytest.mark.parametrize("old", [(1, 2), tuple(range(NODES))], ids=["some", "all"])
-def test_nodes_of_the_version_before_take_part_to_the_same_bits(settings, old, tree, tmp_path):
+def test_nodes_of_the_version_before_take_part_to_the_same_bits(old, tree, tmp_path):
+    """In plain runs; they know another protocol of secure sums."""
     world, last = MixedWorld(tmp_path, tree, old), []
     engine = engine_on(world, served=Served(1, 2))
-    found = list(itertools.islice(rounds(engine, settings, on_checkpoint=last.append), 4))
-    assert found[-1].V.tobytes() == local(settings, 3)[1].broadcast.V.tobytes()
+    found = list(itertools.islice(rounds(engine, EVERYBODY, on_checkpoint=last.append), 4))
+    assert found[-1].V.tobytes() == local(EVERYBODY, 3)[1].broadcast.V.tobytes()
     assert engine.finish(last[-1].broadcast, range(NODES)) == tuple(range(NODES))
     assert engine.absent == []
     world.close()
@@ -97,16 +116,45 @@ def test_a_server_may_leave_them_out(settings, tree, tmp_path):
     world.close()
 
 
-@pytest.mark.parametrize("kind", ["clipped", "secagg"])
-def test_a_run_that_the_version_before_began_goes_on(kind, tmp_path):
-    """Its checkpoint after round 1, and the states of its nodes, whose first contributions are still pending."""
+@pytest.mark.parametrize("mode", ["plain", "secagg"])
+def test_secure_sums_are_asked_of_nodes_of_protocol_2_only(mode, tmp_path):
+    """Whatever the server's config.toml says: nodes of protocol 1 refuse what they are sent then."""
+    settings, identities, oldest = (EVERYBODY, (), 1) if mode == "plain" else (HIDDEN, PUBLIC, OLDEST_SECURE)
+    names = [name_of(k) for k in range(NODES)]
+    folder, wire = RunFolder(tmp_path / "run"), Between(World(tmp_path / "world"))
+    folder.write_plan(
+        RunPlan(RUN, settings, names, list(range(NODES)), CATALOGUE, ITEMS, 1, 1, 10.0, NODES, identities, 1)
+    )
+    conduct(folder, wire, SIGNER)
+    served = {open_(asked, SERVER.public_key(), name_of(client)).served for _, client, asked, _ in wire.seen}
+    assert served == {(oldest, PROTOCOL)}
+    wire.world.close()
+
+
+def begun_before(kind, folder):
+    """A run of the version before: its checkpoint after round 1, and the states of its nodes.
+
+    Their first contributions are still pending.
+    """
     settings, written = KINDS[kind].replace(active=NODES), ROOT / "tests" / "fixtures" / f"version-{VERSION[:3]}" / kind
-    world = World(tmp_path / "world", quorum=NODES, start=Snapshot(0, written))
-    algorithm = settings.make_algorithm()
+    world = World(folder / "world", quorum=NODES, start=Snapshot(0, written))
     for store in world.stores.values():
-        assert store.get(RUN, "pending", algorithm).round == 1
+        assert store.get(RUN, "pending", settings.make_algorithm()).round == 1
+    return settings, world
+
+
+def test_a_run_that_the_version_before_began_goes_on(tmp_path):
+    settings, world = begun_before("clipped", tmp_path)
     found = world.finish(settings, 3)
     np.testing.assert_allclose(found.broadcast.V, local(settings, 3)[1].broadcast.V, rtol=1e-9, atol=1e-12)
     for store in world.stores.values():
-        assert store.get(RUN, "committed", algorithm).round == 3
+        assert store.get(RUN, "committed", settings.make_algorithm()).round == 3
+    world.close()
+
+
+def test_a_secure_run_that_the_version_before_began_does_not_go_on(tmp_path):
+    """Nobody has a certificate of what is in its sums: nodes would add their whole contributions a second time."""
+    settings, world = begun_before("secagg", tmp_path)
+    with pytest.raises(FedmcError, match="start a new run"):
+        world.finish(settings, 3)
     world.close()

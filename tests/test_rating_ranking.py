@@ -24,7 +24,7 @@ from tests.conftest import planted
 from tests.test_cli import refuse, run
 
 CLIENTS, ROUNDS = 5, 4
-MODES = [("paper", {}), ("fast", {}), ("bayes", {}), ("fast", {"privacy": "secagg", "min_cohort": 5})]
+MODES = [("paper", {}), ("fast", {}), ("bayes", {}), ("fast", {"privacy": "secagg", "min_cohort": 4})]
 
 
 def federation(validation=False):
@@ -127,7 +127,7 @@ def test_in_a_federation(kind, tmp_path):
     from tests.test_federation_side import NAMES, check_same, conducted, processes
 
     made = folders(tmp_path, configure, table_of, NAMES)
-    more = {"privacy": "secagg", "min_cohort": 4} if kind == "secagg" else {}
+    more = {"privacy": "secagg", "min_cohort": 3} if kind == "secagg" else {}
     settings = Settings.preset("fast", rank=2, active=len(NAMES), update="exact", ranking=True, **more)
     folder = planned(made, settings)
     with processes(made) as nodes:

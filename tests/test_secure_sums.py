@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import Diverged, InputError
 from fedmc.privacy.secagg.cohorts import cohort, groups
+from fedmc.privacy.secagg.rules import colluders
 from fedmc.training.aggregation import aggregation_of
 from fedmc.training.fixed_point import FixedPointState, flat
 from fedmc.training.local import LocalEngine
@@ -94,8 +95,10 @@ def test_what_words_cannot_hold_is_refused():
 
 def test_what_secure_sums_do_not_go_with():
     settings = KINDS["curvature"].replace(**HIDDEN)
-    with pytest.raises(InputError, match="4 clients are too few to hide among, min_cohort is 10"):
-        next(rounds(engine_of(), settings.replace(min_cohort=10)))
+    with pytest.raises(
+        InputError, match=r"4 clients, of whom 1 may work .*, are too few to hide among, min_cohort is 4"
+    ):
+        next(rounds(engine_of(), settings.replace(min_cohort=4)))
     with pytest.raises(InputError, match="full diagnostics"):
         next(rounds(engine_of(), settings, full=True))
     with pytest.raises(InputError, match="min_cohort must be at least 3"):
@@ -104,53 +107,51 @@ def test_what_secure_sums_do_not_go_with():
         settings.replace(privacy="none")
 
 
-@given(st.data(), st.integers(3, 60), st.integers(1, 60), st.integers(3, 12))
+@given(st.integers(3, 60), st.integers(1, 60), st.integers(3, 12))
 @examples(200)
-def test_cohorts_hide(data, clients, active, least):
-    """At least so many, and newcomers none or as many, whoever is absent."""
+def test_cohorts_hide(clients, active, least):
+    """At least so many, and newcomers none or as many."""
     turns, joined = groups(clients, active, least), set()
     for number in range(1, 40):
-        found = cohort(turns, joined, least, number)
+        found = cohort(turns, least, number)
+        assert bool(found) == (clients >= least)
         assert not found or len(found) >= least
         newcomers = set(found) - joined
         assert not newcomers or len(newcomers) >= least
-        absent = data.draw(st.sets(st.sampled_from(found), max_size=len(found) // 3)) if found else set()
-        joined |= set(found) - absent
+        joined |= set(found)
 
 
 @given(st.integers(3, 100), st.integers(1, 100), st.integers(1, 100), st.integers(3, 12))
 @examples(200)
 def test_groups_are_fixed(clients, active, other, least):
-    """A division of the clients that has the same smallest parts in any run; with nobody absent, no other cohort."""
+    """A division of the clients that has the same smallest parts in any run; there is no other cohort."""
     turns, smallest = groups(clients, active, least), groups(clients, 1, least)
     assert sorted(client for group in turns for client in group) == list(range(clients))
     assert all(len(group) >= min(least, clients) for group in turns)
     for group in (*turns, *groups(clients, other, least)):
         assert all(set(part) <= set(group) or not set(part) & set(group) for part in smallest)
     if clients >= least:
-        joined = set()
         for number in range(1, 3 * len(turns) + 1):
-            found = cohort(turns, joined, least, number)
-            assert found == turns[(number - 1) % len(turns)]
-            joined |= set(found)
+            assert cohort(turns, least, number) == turns[(number - 1) % len(turns)]
     assert groups(clients, clients, least) == (tuple(range(clients)),)
 
 
-def test_every_round_of_a_run_hides_its_clients():
-    """25 clients in passes of 10: two groups, of 13 and 12."""
-    settings = KINDS["curvature"].replace(privacy="secagg", active=10, min_cohort=10)
-    engine = engine_of(25)
-    history = list(islice(rounds(engine, settings), 6))
-    assert [round.participants for round in history[1:5]] == 2 * [tuple(range(13)), tuple(range(13, 25))]
-    assert engine.joined == set(range(25))
+@pytest.mark.parametrize(
+    ("clients", "min_cohort", "sizes"), [(25, 10, (13, 12)), (25, 12, (25,)), (6, 3, (6,)), (3, 3, (3,))]
+)
+def test_every_round_of_a_run_hides_its_clients(clients, min_cohort, sizes):
+    """Of any group one may work together with the server: the others are enough."""
+    settings = KINDS["curvature"].replace(privacy="secagg", active=min(10, clients), min_cohort=min_cohort)
+    engine = engine_of(clients)
+    history = list(islice(rounds(engine, settings), 5))
+    ends = np.cumsum((0, *sizes))
+    turns = [tuple(range(first, end)) for first, end in pairwise(ends)]
+    assert [round.participants for round in history[1:]] == [turns[k % len(turns)] for k in range(4)]
+    assert engine.joined == set(range(clients))
+    assert min(sizes) - colluders(clients) >= min_cohort
 
 
-def test_a_cohort_after_absences():
-    """Who missed the first turn waits for as many others; a group that became too small goes with the next one."""
-    turns, everybody = groups(9, 3, 3), set(range(9))
-    assert turns == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
-    assert cohort(turns, {0, 1, 2}, 3, 2) == (3, 4, 5)
-    assert cohort(turns, everybody - {4}, 3, 2) == (3, 5, 6, 7, 8)  # 4 waits
-    assert cohort(turns, everybody - {0, 4, 8}, 3, 2) == (0, 3, 4, 5, 6, 7, 8)  # three who wait come together
-    assert cohort(turns, {0, 1}, 3, 1) == ()
-    assert cohort(groups(2, 2, 3), set(), 3, 1) == ()
+def test_a_group_that_is_too_small_is_not_asked():
+    assert groups(9, 3, 3) == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    assert cohort(groups(9, 3, 3), 3, 2) == (3, 4, 5)
+    assert cohort(groups(2, 2, 3), 3, 1) == ()
