@@ -139,7 +139,8 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
             config.oldest_protocol,
         )
     )  # fmt: skip
-    typer.echo(settings.privacy.claim(), err=True)
+    for words in filter(None, (settings.privacy.claim(), settings.privacy.promise(len(names)))):
+        typer.echo(words, err=True)
     if catalogue.features is not None and catalogue.features.names:
         unused = "" if used_by(settings) else "; not used in this run, they need preset bayes"
         echo(f"features of the catalogue's items: {catalogue.features.summary()}{unused}", err=True)

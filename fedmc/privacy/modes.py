@@ -30,7 +30,7 @@ from fedmc.privacy.protocol import (
     Setting,
     Word,
 )  # fmt: skip
-from fedmc.privacy.secagg.rules import SMALLEST_COHORT, colluders
+from fedmc.privacy.secagg.rules import SMALLEST_COHORT, colluders, promise
 from fedmc.types import MAX_CLIENTS, number, whole
 
 
@@ -59,6 +59,9 @@ class Mode:
 
     def default_active(self, clients: int) -> int:
         return min(clients, DEFAULT_ACTIVE)
+
+    def promise(self, clients: int) -> str:
+        return ""
 
     def summary(self) -> str:
         return self.sees
@@ -124,6 +127,9 @@ class SecAgg(Mode):
             "nobody else in its group rated or had; and what a server finds out that sends item factors of its own "
             "choice. Only differential privacy bounds these"
         )
+
+    def promise(self, clients: int) -> str:
+        return promise(clients, self.min_cohort)
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         refuse_full(full, self.mode)
@@ -213,6 +219,9 @@ class DPSecAgg(DP):
         super().__post_init__()
         check_cohort(self.min_cohort)
 
+    def promise(self, clients: int) -> str:
+        return promise(clients, self.min_cohort)
+
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:
         super().check_run(clients, active, rounds, full)
         check_cohort_fits(self.min_cohort, clients)
@@ -256,8 +265,7 @@ def describe(mode: str) -> str:
 
 def changed(privacy: Privacy, words: Mapping[str, object]) -> Privacy:
     """The mode with these parameters changed; if they name another `privacy`, that mode."""
-    mode = str(words.get("privacy", privacy.mode))
-    return parse(mode, {**privacy.words(), **words})
+    return parse(str(words.get("privacy", privacy.mode)), {**privacy.words(), **words})
 
 
 def default_for(organisations: int) -> ModeName:
@@ -273,10 +281,9 @@ def check_cohort(min_cohort: int) -> None:
 
 
 def check_cohort_fits(min_cohort: int, clients: int) -> None:
-    honest, assumed = clients - colluders(clients), colluders(clients)
-    less = f", of whom {assumed} may work together with the server," if assumed else ""
+    less = ", of whom 1 may work together with the server," if colluders(clients) else ""
     require(
-        honest >= min_cohort,
+        clients - colluders(clients) >= min_cohort,
         f"{clients} clients{less} are too few to hide among, min_cohort is {min_cohort}: lower it to say how many "
         "honest ones are enough, or use privacy='plain', which hides nothing",
     )

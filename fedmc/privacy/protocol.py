@@ -41,6 +41,10 @@ class Privacy(Protocol):
         """The privacy claim of a run, as a sentence that is shown before it begins."""
         ...
 
+    def promise(self, clients: int) -> str:
+        """What the claim means for so many clients, as a sentence; empty if it does not depend on their number."""
+        ...
+
     def summary(self) -> str:
         """What the server sees, as a short text for tables and reports."""
         ...

@@ -70,7 +70,9 @@ def smallest_group(members: int, min_cohort: int) -> int:
 
 def promise(members: int, min_cohort: int) -> str:
     """What a federation with so many members promises, as a sentence."""
-    c, d = colluders(members), losses_of(smallest_group(members, min_cohort))
-    together = f"even if {c} of its members works together with the server" if c else "if no member helps the server"
-    lost = f"{d} member" if d == 1 else f"{d} members"
-    return f"every sum covers at least {min_cohort} honest clients, {together}; {lost} may be lost while it is unmasked"
+    group = smallest_group(members, min_cohort)
+    helped = "even if one of them works together with the server" if colluders(members) else "if none helps the server"
+    return (
+        f"with {members} organisations: every sum covers at least {min_cohort} honest ones, {helped}; it takes {group} "
+        f"of them, of whom {losses_of(group)} may be lost while the sum is unmasked"
+    )
