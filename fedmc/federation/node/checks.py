@@ -71,6 +71,8 @@ def check_form(terms: Terms, request: Request) -> None:
         raise RefusedError("malformed", f"V has the shape {broadcast.V.shape}, expected {expected}")
     if broadcast.task not in TASKS:
         raise RefusedError("malformed", f"there is no task {quoted(broadcast.task)}")
+    if broadcast.measured and (broadcast.task != "round" or request.invitation is None):
+        raise RefusedError("malformed", f"{broadcast.task} came with a measurement, which only secure rounds have")
     if not 0 <= request.client < broadcast.clients:
         raise RefusedError("wrong-member", f"this node cannot be number {request.client} of {broadcast.clients}")
     check_name(request.run)

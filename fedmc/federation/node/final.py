@@ -27,3 +27,11 @@ def bind(store: Store, request: Request) -> None:
 
 def _place(broadcast: Broadcast) -> tuple[int, str]:
     return 0 if broadcast.task in ONCE else broadcast.round, broadcast.task
+
+
+def check_known(counted: int, committed: int, pending: int) -> None:
+    """Refuse a round that the server counted and this node has no state of."""
+    if counted not in (committed, pending):
+        cure = "restore the state folder from a backup, or ask for a new run"
+        here = f"the server counted round {counted} of this node, but its own state is of round {committed}"
+        raise RefusedError("lost-state", f"{here}: {cure}")

@@ -28,7 +28,7 @@ from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, quoted
 from fedmc.federation.envelope import Opened
 from fedmc.federation.node.checks import Terms, check
-from fedmc.federation.node.final import bind
+from fedmc.federation.node.final import bind, check_known
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
@@ -194,6 +194,8 @@ class Node:
         pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
+        if request.broadcast.task == "measure" and before is None:
+            raise RefusedError("wrong-round", "nothing of this node is counted yet, so there is nothing to measure")
 
         state, content = self._release(request, in_whole_steps(request, before))
         if kept:
@@ -254,8 +256,9 @@ class Node:
         """The state that the organisation's model begins from, at the end of a run. Nothing is stored."""
         if self._stale(request, pending):
             raise RefusedError("wrong-round", f"the run is said to end after round {request.counted} of this node")
-        counted = pending.state is not None and request.counted == pending.round
-        return pending.state if counted else self._entry(request, "committed").state
+        committed = self._entry(request, "committed")
+        check_known(request.counted, committed.round, pending.round)
+        return pending.state if pending.state is not None and request.counted == pending.round else committed.state
 
     def _committed(self, request: Request, pending: Entry) -> Entry:
         """The committed entry, after committing or rolling back the pending one as the request's `counted` says."""
@@ -265,12 +268,7 @@ class Node:
             here = f"here round {self._entry(request, 'committed').round} is committed, {pending.round} is pending"
             raise RefusedError("wrong-round", f"{asked}; {here}")
         committed = self._entry(request, "committed")
-        if request.counted not in (committed.round, pending.round):
-            raise RefusedError(
-                "lost-state",
-                f"the server counted round {request.counted} of this node, but its own state is of round "
-                f"{committed.round}: restore the state folder from a backup, or ask for a new run",
-            )
+        check_known(request.counted, committed.round, pending.round)
         if stateful and request.counted >= request.broadcast.round:
             raise RefusedError("wrong-round", f"round {request.counted} is committed already")
         if pending.state is not None and request.counted == pending.round:

@@ -236,6 +236,7 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
         last = now
         saved = SavedRun(plan.run, now, engine.counted, plan.catalogue, engine.factors, engine.measured)
         checkpoint.save(path, saved)
+        engine.asking.record.forget_sums()
         folder.say(round=now.number)
         folder.say_absent(engine.absent, plan.organisations)
 

@@ -11,11 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError
 from fedmc.privacy.secagg import encoding
 from fedmc.privacy.secagg.encoding import Json, items, whole_from
 from fedmc.privacy.secagg.session import NO_SUM, Certificate, Proof, PublicKeys, Session
+from fedmc.types import Array
 
 FILE = "secagg.json"
 
@@ -35,6 +38,7 @@ class SecAggRecord:
     losses: int = 0  # the most that a session of the same sum could do without: no cohort may be as small
     misdealt: set[int] = field(default_factory=set)  # members that dealt wrong shares
     visible: set[int] = field(default_factory=set)  # members that accept sums which show their own change
+    sums: dict[str, int] = field(default_factory=dict)  # the requests of sums that are kept in files, and their numbers
 
     @property
     def certified(self) -> int:
@@ -84,6 +88,30 @@ class SecAggRecord:
             self.certificates = {number: one for number, one in self.certificates.items() if number in needed}
         self.save()
 
+    def keep(self, session: Session, words: Array) -> None:
+        """Keep a sum of the start of a run: until the first checkpoint, a resumed run asks for all of them again."""
+        if self.path is not None and session.content.hex() not in self.sums:
+            write_whole(self._sum(session.number), words.tobytes())
+            self.sums[session.content.hex()] = session.number
+            self.save()
+
+    def kept(self, content: bytes) -> Array | None:
+        """A sum that was kept, by the hash of its request."""
+        number = self.sums.get(content.hex())
+        return None if number is None else np.frombuffer(self._sum(number).read_bytes(), np.int64)
+
+    def forget_sums(self) -> None:
+        """After the first checkpoint."""
+        for number in self.sums.values():
+            self._sum(number).unlink(missing_ok=True)
+        if self.sums:
+            self.sums = {}
+            self.save()
+
+    def _sum(self, number: int) -> Path:
+        assert self.path is not None
+        return self.path.with_name(f"sum-{number}.bin")
+
     def for_member(self, member: int) -> tuple[Certificate, ...]:
         """The certificates that a member may not know: of sums that it may have replied to, and the newest."""
         numbers = sorted({self.certified} | self.asked.get(member, set()))
@@ -111,11 +139,12 @@ class SecAggRecord:
             [] if self.session is None else encoding.session_to(self.session),
             [encoding.proof_to(one) for one in self.proofs],
             self.opening, self.losses, sorted(self.misdealt), sorted(self.visible),
+            [[content, number] for content, number in self.sums.items()],
         ]  # fmt: skip
 
     @classmethod
     def _read(cls, path: Path, value: Json) -> SecAggRecord:
-        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible = items(value)
+        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible, sums = items(value)
         found = [encoding.certificate_from(one) for one in items(certificates)]
         return cls(
             path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases),
@@ -123,6 +152,7 @@ class SecAggRecord:
             {one.number: one for one in found}, encoding.session_from(session) if items(session) else None,
             tuple(encoding.proof_from(one) for one in items(proofs)), opening is True, whole_from(losses),
             set(map(whole_from, items(misdealt))), set(map(whole_from, items(visible))),
+            {str(content): whole_from(number) for content, number in map(items, items(sums))},
         )  # fmt: skip
 
 

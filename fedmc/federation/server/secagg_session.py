@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.algorithms.messages import Broadcast, Schema, Sums
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError, Diverged, TooFewError, UnmeasuredError, reason
 from fedmc.federation import secagg_messages as messages
@@ -30,6 +30,7 @@ from fedmc.training.fixed_point import decoded
 T = TypeVar("T")
 
 SESSIONS = 12  # attempts per sum: each loss in exchange 1 costs one
+STARTING = ("moments", "scale", "pattern", "start")  # asked for before the first checkpoint
 SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus some for each member
 
 
@@ -54,9 +55,12 @@ class SecureAsk:
         self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record)
 
     def run(self) -> Sums:
-        record, session = self.record, self._begun()
-        if session is None:
-            session = self._propose(self.asked)
+        record, content = self.record, self._content()
+        kept = record.kept(content)
+        if kept is not None:
+            return replace(decoded(kept, self._schema(), 0), clients=tuple(self.asked))
+        self._check_record()
+        session = self._begun(content) or self._propose(self.asked)
         for _ in range(SESSIONS):
             aggregator = Aggregator(session, self.asking.members.pinned)
             self._mask(session, aggregator)
@@ -72,10 +76,19 @@ class SecureAsk:
 
     # --- which session
 
-    def _begun(self) -> Session | None:
+    def _check_record(self) -> None:
+        """Refuse to go on if nodes have contributed to sums that this server does not know of."""
+        if self.asking.counted and not self.record.certified:
+            raise DataError(
+                f"run {self.asking.run} has no record of its secure sums: its file secagg.json was lost, or an earlier "
+                "version began it; start a new run"
+            )
+
+    def _begun(self, content: bytes) -> Session | None:
         """The session of this request that an earlier process began, or this one before an error."""
         session = self.record.session
-        return session if session is not None and session.content == self._content() else None
+        known = session is not None and session.content == content and set(session.members) <= set(self.asked)
+        return session if known else None
 
     def _content(self) -> bytes:
         return bytes.fromhex(self.asking.request(self.asked[0], self.broadcast).common)
@@ -238,10 +251,14 @@ class SecureAsk:
         if unmasked.failed:
             cause = "a node could not compute its part; the sum does not say which one: each finds out in its own log"
             raise Diverged(self.broadcast.round, cause, self.broadcast.settings.make_algorithm().remedy)
-        schema = schema_of(self.broadcast, self.asking.members.items)
-        words = self.asking.measurements.added(unmasked.words.view(np.int64), self.broadcast, schema)
-        sums = decoded(words, schema, self.sent)
+        words = self.asking.measurements.added(unmasked.words.view(np.int64), self.broadcast, self._schema())
+        sums = decoded(words, self._schema(), self.sent)
         if "joined" in sums.parts and sums.number("joined") != newcomers:
             cause = f"{sums.number('joined'):g} nodes say that they are new, {newcomers} are"
             raise Diverged(self.broadcast.round, cause, "start a new run, without organisations that lie")
+        if self.broadcast.task in STARTING:
+            self.record.keep(session, words)
         return replace(sums, clients=session.members)
+
+    def _schema(self) -> Schema:
+        return schema_of(self.broadcast, self.asking.members.items)

@@ -17,8 +17,9 @@ from fedmc.types import Array
 
 KEY = HASH = 32
 SIGNATURE = 64
-MAX_MEMBERS = 10_000
-MAX_BYTES = 2**26
+MAX_MEMBERS = 1_000
+MAX_BYTES = 2**23
+MAX_VALUES = 200_000  # lists and values in them, before they are parsed; 1,000 members need about 20,000
 LARGEST = 2**53
 Json = Sequence["Json"] | str | int | bool
 T = TypeVar("T")
@@ -38,8 +39,11 @@ def from_blob(blob: Array | None, read: Callable[[Json], T]) -> T:
 
 def parsed(content: bytes | str, read: Callable[[Json], T]) -> T:
     """Read JSON text by one of the functions below."""
+    raw = content.encode() if isinstance(content, str) else content
+    if sum(raw.count(mark) for mark in (b"[", b"{", b",")) > MAX_VALUES:
+        raise DataError(f"a value of secure aggregation has at most {MAX_VALUES:,} parts")
     try:
-        return read(json.loads(content))
+        return read(json.loads(raw))
     except DataError:
         raise
     except Exception as error:  # strange values can raise anything
