@@ -117,8 +117,8 @@ KILLS = {
     ],
     "secagg": [
         ("the server after node 3 replied to pattern", 2),
-        ("the server after node 2 replied to open", 3),
-        ("node 1 after it stored pattern", 3),
+        ("the server after node 2 replied to open", 0),
+        ("node 1 after it stored pattern", 0),
         ("the server before its checkpoint", 0),
         ("the server after node 1 replied to open", 1),
         ("the server after its checkpoint", 0),
