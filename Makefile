@@ -10,7 +10,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -q
 # Modules stay together, and modules of real processes never run side by side (tests/conftest.py).
-PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test fast slow nightly lint bench lock sbom clean
 

@@ -16,7 +16,7 @@ from fedmc.training.local import LocalEngine
 REAL = (
     "flower", "flower_events", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands",
 )  # fmt: skip
-REAL_PROCESSES = tuple(f"tests.test_{name}" for name in REAL)
+REAL_PROCESSES = "real processes"
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.
 MORE_EXAMPLES = float(os.environ.get("FEDMC_EXAMPLES", "1"))
 
@@ -74,17 +74,27 @@ def all_up(loopback):
     return loopback
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """For xdist (--dist loadgroup): a module stays together, and modules of real processes never run side by side.
+    """Modules of real processes take longest, and begin first."""
+    items.sort(key=lambda item: group_of(item.nodeid) != REAL_PROCESSES)
 
-    Those take longest and begin first. This hook comes first because xdist's own reads the groups.
-    """
-    for item in items:
-        module = item.module.__name__
-        group = "real processes" if module in REAL_PROCESSES else module
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.module.__name__ not in REAL_PROCESSES)
+
+def group_of(nodeid: str) -> str:
+    """Tests of one group run on one worker: those of a module, and all that start real processes."""
+    module = nodeid.partition("::")[0]
+    return REAL_PROCESSES if Path(module).stem.removeprefix("test_") in REAL else module
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """So that modules of real processes never run side by side; xdist's own groups do nothing under pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -297,7 +297,7 @@ def movielens(path, users):
 def real(data_folder, kind, per_client, users, **given):
     ratings = movielens(data_folder / "ml-1m" / "ratings.dat", users)
     shards = make_shards(ratings, assign_users(users, users // per_client, 0), "float64")
-    return audit(shards, settings_of(kind, **{"rank": 10, "active": 10} | given), number=5)
+    return audit(shards, settings_of(kind, **{"rank": 10, "active": 10, "min_cohort": 9} | given), number=5)
 
 
 @pytest.mark.slow
