@@ -1,4 +1,4 @@
-"""Attacks on secure aggregation through the nodes: making the inputs of all but one known, and what members can spoil."""
+"""Attacks on secure aggregation through the nodes: making all inputs but one known, and what members can spoil."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from fedmc.federation.node.store import Ended
+from fedmc.federation.node.store import KEPT_RUNS, Ended
+from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg.session import PublicKeys, signed_keys
 from tests.rogue_server import RogueServer, first_round, whole_of
 from tests.secure_world import SecureWorld
@@ -40,3 +41,39 @@ def test_failures_of_all_others_do_not_uncover_one(tmp_path):
     for k in (1, 2, 3, 4):
         world.stores[k].end(RUN, Ended("failed", "made to fail"))
     assert not alone(world, server.sum(asked), asked)
+
+
+def killed(*given):
+    raise KeyboardInterrupt
+
+
+def test_a_contribution_that_was_never_sent_is_not_committed_by_a_sum_of_statistics(tmp_path, monkeypatch):
+    """Four nodes die after they stored a contribution, before they reply. Then statistics are summed, and certified.
+
+    If that committed the contribution, the four would next send no change, and the victim its whole contribution.
+    """
+    world = SecureWorld(tmp_path)
+    server, asked = RogueServer(world), first_round(world, entry_penalty=1.0)
+    server.get_keys(asked)
+    for k in (1, 2, 3, 4):
+        with monkeypatch.context() as patched:
+            patched.setattr(protocol, "reply", killed)
+            with pytest.raises(KeyboardInterrupt):
+                server.send(k, asked, server.invitation(range(6)))
+        world.revive(k)
+    assert not isinstance(server.sum(asked._replace(task="moments", round=0)), dict)
+    found = server.sum(asked)
+    assert (found == sum(whole_of(world, k, asked) for k in range(6))).all()
+
+
+def test_a_node_whose_state_was_dropped_does_not_join_twice(tmp_path):
+    """The states of old runs make room for new ones: a server that begins many at one node makes it forget this run."""
+    world = SecureWorld(tmp_path)
+    server, asked = RogueServer(world), first_round(world)
+    server.get_keys(asked)
+    assert not isinstance(server.sum(asked), dict)
+    for number in range(KEPT_RUNS):
+        other = RogueServer(world, f"run-{number}")
+        other.get_keys(asked)
+        assert other.send(VICTIM, asked, other.invitation(range(6))).stage == "masked"
+    assert server.sum(asked._replace(round=2)) == {VICTIM: "lost-state"}

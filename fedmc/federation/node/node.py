@@ -34,7 +34,7 @@ from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, in_whole_steps, released
 from fedmc.federation.node.replays import Replays
-from fedmc.federation.node.secagg_member import Input, SecAggMember, origins_of
+from fedmc.federation.node.secagg_member import Input, SecAggMember, check_base, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
@@ -172,26 +172,28 @@ class Node:
             elif pending.state is not None:
                 self.store.drop(request.run)
 
-        return self._member.answer(request, settle, lambda: self._input(request))
+        return self._member.answer(request, settle, lambda base: self._input(request, base))
 
-    def _input(self, request: Request) -> Input:
+    def _input(self, request: Request, base: int) -> Input:
         """The reply as integers. A failure that may depend on the ratings is not told: it travels inside the sum."""
         bind(self.store, request)
         nothing = Input(np.zeros(length(schema_of(request.broadcast, len(request.broadcast.V))), np.int64), failed=True)
         if self.store.ended(request.run) is not None:
             return nothing
         try:
-            return Input(self._fixed_point_reply(request))
+            return Input(self._fixed_point_reply(request, base))
         except (RefusedError, StoreError):
             raise
         except Exception as error:
             self._end(request, error)
             return nothing
 
-    def _fixed_point_reply(self, request: Request) -> Array:
+    def _fixed_point_reply(self, request: Request, base: int) -> Array:
         """The reply as integers; a repeated session of the same request gets the same ones."""
         kept = is_kept(request)
         pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
+        if kept:
+            check_base(base, before)
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
         if request.broadcast.task == "measure" and before is None:
