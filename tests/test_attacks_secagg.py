@@ -77,3 +77,13 @@ def test_a_node_whose_state_was_dropped_does_not_join_twice(tmp_path):
         other.get_keys(asked)
         assert other.send(VICTIM, asked, other.invitation(range(6))).stage == "masked"
     assert server.sum(asked._replace(round=2)) == {VICTIM: "lost-state"}
+
+
+# --- the server
+
+
+def test_every_group_is_measured_at_the_end(tmp_path):
+    """The groups get the same request one after the other: each has a session of its own."""
+    world = SecureWorld(tmp_path, 12)
+    last, simulated = world.train(4, active=6)[-1], world.simulated(4, active=6)[-1]
+    assert last.diagnostics._replace(bound=None) == simulated.diagnostics._replace(bound=None)
