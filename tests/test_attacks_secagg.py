@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.federation.node.store import KEPT_RUNS, Ended
+from fedmc.federation.wire import NEVER
 from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg.session import PublicKeys, signed_keys
 from tests.rogue_server import RogueServer, first_round, whole_of
@@ -41,6 +42,19 @@ def test_failures_of_all_others_do_not_uncover_one(tmp_path):
     for k in (1, 2, 3, 4):
         world.stores[k].end(RUN, Ended("failed", "made to fail"))
     assert not alone(world, server.sum(asked), asked)
+
+
+@pytest.mark.parametrize("counted", [NEVER, 0, 1, 7])
+def test_the_end_of_a_run_does_not_tell_who_failed(counted, tmp_path):
+    """Whatever the server says was counted, and however often it says that the run ends."""
+    world = SecureWorld(tmp_path)
+    server, asked = RogueServer(world), first_round(world)
+    server.get_keys(asked)
+    world.stores[3].end(RUN, Ended("failed", "numbers"))
+    server.sum(asked)
+    for V in (asked.V, 2 * asked.V):
+        last = asked._replace(task="finish", V=V)
+        assert {server.send(k, last, counted=counted) for k in range(6)} == {"ok"}
 
 
 def killed(*given):

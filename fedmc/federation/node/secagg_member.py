@@ -144,8 +144,10 @@ def whole_among(session: Session) -> tuple[int, ...]:
     return tuple(member for member, base in session.bases.items() if not session.kept or base == NO_SUM)
 
 
-def check_base(base: int, committed: State | None) -> None:
+def check_base(task: str, base: int, committed: State | None) -> None:
     """Refuse to add a change to a state that is not of the base: a whole contribution would stand out among changes."""
+    if task == "measure" and base == NO_SUM:
+        raise RefusedError("wrong-round", "nothing of this node is counted yet, so there is nothing to measure")
     if (base == NO_SUM) != (committed is None):
         here, there = "no contribution" if committed is None else "a contribution", base or "none"
         said = f"the state of this run holds {here}, and the last sum with one of this node is {there}"
