@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.federation.node.store import KEPT_RUNS, Ended
+from fedmc.federation.secagg_messages import Stage, encode_stage, keys_arrays
 from fedmc.federation.wire import NEVER
+from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg.session import PublicKeys, signed_keys
 from tests.rogue_server import RogueServer, first_round, whole_of
@@ -94,6 +98,35 @@ def test_a_node_whose_state_was_dropped_does_not_join_twice(tmp_path):
 
 
 # --- the server
+
+
+def keys_instead(world, seq):
+    """Node 5 answers rounds after the first with keys, of a number that `seq` makes of how often it did so."""
+    made = itertools.count()
+
+    def change(stage, client, reply):
+        if client != 5 or stage != "round" or world.counts[stage, client] == 1:
+            return reply
+        keys = PublicKeys(5, seq(next(made)), crypto.new_pair()[1], crypto.new_pair()[1])
+        arrays = keys_arrays(signed_keys(world.keys[5], RUN, keys), 0)
+        return encode_stage(Stage(RUN, 5, "keys", arrays))
+
+    return change
+
+
+@pytest.mark.parametrize("seq", [lambda time: 1_000 + time, lambda time: 1])
+def test_a_member_that_sends_nothing_but_keys_is_left_out(seq, tmp_path):
+    """With newer keys each time it would take all attempts; older ones would make all others refuse."""
+    world = SecureWorld(tmp_path)
+    world.change = keys_instead(world, seq)
+    assert [round.participants for round in world.train(3)[1:]] == [tuple(range(6)), *2 * [(0, 1, 2, 3, 4)]]
+
+
+def test_a_member_that_has_no_keys_does_not_hold_up_the_others(tmp_path):
+    """It accepts to be seen, so it is asked again in every round, and does not answer."""
+    lose = lambda stage, client, count: client == 2 and stage == "round" and count > 1  # noqa: E731
+    world = SecureWorld(tmp_path, alone=(2,), lose=lose)
+    assert [round.participants for round in world.train(3)[1:]] == [tuple(range(6)), *2 * [(0, 1, 3, 4, 5)]]
 
 
 def test_every_group_is_measured_at_the_end(tmp_path):
