@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.federation.node.store import KEPT_RUNS, Ended
 from fedmc.federation.secagg_messages import Stage, encode_stage, keys_arrays
-from fedmc.federation.wire import NEVER
+from fedmc.federation.wire import NEVER, from_bytes
 from fedmc.privacy.secagg import crypto
 from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg.session import PublicKeys, signed_keys
@@ -127,6 +127,17 @@ def test_a_member_that_has_no_keys_does_not_hold_up_the_others(tmp_path):
     lose = lambda stage, client, count: client == 2 and stage == "round" and count > 1  # noqa: E731
     world = SecureWorld(tmp_path, alone=(2,), lose=lose)
     assert [round.participants for round in world.train(3)[1:]] == [tuple(range(6)), *2 * [(0, 1, 3, 4, 5)]]
+
+
+def test_a_member_that_never_replies_does_not_fill_the_record(tmp_path):
+    """It gives keys in every round, and no masked input: the server keeps two certificates for it, and not all."""
+    world = SecureWorld(tmp_path, alone=(2,))
+    engine, states = world.engine(), []
+    world.train(1, engine, states)
+    silent = lambda client, reply: client == 2 and from_bytes(reply)[1].get("stage") == "masked"  # noqa: E731
+    world.change = lambda stage, client, reply: b"" if silent(client, reply) else reply
+    assert world.train(6, engine, states)[-1].participants == (0, 1, 3, 4, 5)
+    assert len(engine.asking.record.certificates) <= 3
 
 
 def test_every_group_is_measured_at_the_end(tmp_path):

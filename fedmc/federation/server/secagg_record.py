@@ -58,6 +58,10 @@ class SecAggRecord:
         self.keys[keys.member] = keys
         (self.visible.add if keys.alone else self.visible.discard)(keys.member)
 
+    def knows(self, member: int, certified: int) -> None:
+        """A member says which sums it knows of: it can have replied to the next one only, and needs no others."""
+        self.asked[member] = self.asked.get(member, set()) & {certified + 1}
+
     def begin(self, session: Session, proofs: tuple[Proof, ...] = ()) -> None:
         """Before exchange 1: the keys in the session count as used."""
         again = self.session is not None and self.session.number == session.number

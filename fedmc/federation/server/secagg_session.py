@@ -213,12 +213,13 @@ class SecureAsk:
         self._take_keys(member, stage)
 
     def _take_keys(self, member: int, stage: Stage) -> None:
-        keys, _ = messages.keys_of(stage.arrays)
+        keys, known = messages.keys_of(stage.arrays)
         if keys.member != member:
             raise DataError(f"keys of {keys.member} came from {member}")
         keys.check(self.asking.run, self.asking.members.pinned)
         keys.check_usable()
         self.record.take_keys(keys)
+        self.record.knows(member, known)
 
     def _valid(
         self,
