@@ -380,7 +380,7 @@ class TestSnapshots:
 
 
 def test_who_failed_is_not_shown():
-    """Zeros and a random word: the server learns that somebody failed, and the others' sum."""
+    """Random words: the server learns that somebody failed. It does not get the others' sum."""
     words = set()
     for failing in (0, 2):
         nodes = nodes_of(4)
@@ -388,7 +388,7 @@ def test_who_failed_is_not_shown():
         made = all_opened(nodes, all_replied(nodes, session_of(nodes)))
         found = made.unmask()
         assert found.failed
-        np.testing.assert_array_equal(found.words, total_of(set(nodes) - {failing}, 1, 3))
+        assert not (found.words == total_of(set(nodes) - {failing}, 1, 3)).any()
         words.add(tuple(len(masked.words) for masked in made.masked.values()))
     assert words == {(3 + EXTRA,) * 4}
 
@@ -398,7 +398,7 @@ def test_two_failures_are_one_too():
     nodes[0].fails = nodes[3].fails = True
     found = all_opened(nodes, all_replied(nodes, session_of(nodes))).unmask()
     assert found.failed
-    np.testing.assert_array_equal(found.words, total_of((1, 2), 1, 3))
+    assert not (found.words == total_of((1, 2), 1, 3)).any()
 
 
 def test_the_failure_word_is_never_zero(monkeypatch):

@@ -161,6 +161,17 @@ def check_run(terms: Terms, request: Request) -> None:
         hashes = f"the ratings have the hash {terms.ratings[:12]}, the run began with {ratings[:12]}"
         cure = "restore ratings, features and events and `fedmc node start --reread`, or wait for a new run"
         raise RefusedError("changed-ratings", f"{hashes}: {cure}")
-    ended = terms.store.ended(request.run)
-    if ended is not None and request.invitation is None:  # in a session it goes on with nothing but failures
+    if request.invitation is None and not ends_quietly(request):  # in a session it goes on with nothing but failures
+        check_not_ended(terms.store, request.run)
+
+
+def ends_quietly(request: Request) -> bool:
+    """Whether this is the end of a run in which failures tell something: its answer must not name who failed."""
+    return request.broadcast.task == "finish" and request.broadcast.settings.privacy.failures_tell
+
+
+def check_not_ended(store: Store, run: str) -> None:
+    """Refuse a run that has ended at this node."""
+    ended = store.ended(run)
+    if ended is not None:
         raise RefusedError(ended.status, f"the run has ended at this node for good: {ended.reason}")

@@ -27,21 +27,22 @@ from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, quoted
 from fedmc.federation.envelope import Opened
-from fedmc.federation.node.checks import Terms, check
+from fedmc.federation.node.checks import Terms, check, check_not_ended, ends_quietly
 from fedmc.federation.node.final import bind, check_known
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, in_whole_steps, released
 from fedmc.federation.node.replays import Replays
-from fedmc.federation.node.secagg_member import Input, SecAggMember, origins_of
+from fedmc.federation.node.replies import about, reply_to
+from fedmc.federation.node.secagg_member import Input, SecAggMember, check_base, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
 from fedmc.federation.secagg_messages import Stage, encode_stage, is_kept
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
-from fedmc.federation.wire import Reply, Request, encode_reply, to_bytes
+from fedmc.federation.wire import Request
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import aggregation_of
 from fedmc.types import Array
@@ -105,13 +106,15 @@ class Node:
         """The answer to a request of the server. A StoreError is raised: the node must stop, and sends nothing."""
         try:
             check(self.terms, request)
-            return self._answer_directly(request) if request.invitation is None else self._join_session(request)
+            if request.invitation is not None:
+                return self._join_session(request)
+            return self._finish_quietly(request) if ends_quietly(request) else self._answer_directly(request)
         except RefusedError as refused:
             return self._refused(request, refused)
         except StoreError:
             raise
         except Exception as error:
-            return _bytes(request, self._end(request, error).status)
+            return reply_to(request, self._end(request, error).status)
 
     # --- replies without secure aggregation
 
@@ -130,7 +133,7 @@ class Node:
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
             state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
-            return state, _bytes(request, OK, sums)
+            return state, reply_to(request, OK, sums)
 
         state, reply = self._release(request, work)
         if stateful:
@@ -143,15 +146,27 @@ class Node:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
-            algorithm = request.broadcast.settings.make_algorithm()
-            shard = self._numbered(request)
+            algorithm, shard = request.broadcast.settings.make_algorithm(), self._numbered(request)
             U = algorithm.users_at(shard, before, request.broadcast)
             self.on_finish(request, algorithm.prediction_users(shard, U, request.broadcast), before)
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:
             raise RefusedError("wrong-round", "the run has finished here with another model")
-        return _bytes(request, OK, Sums.of())
+        return reply_to(request, OK, Sums.of())
+
+    def _finish_quietly(self, request: Request) -> bytes:
+        """The end of a run. The answer says only that it came: how it went may tell who failed, or why."""
+        try:
+            check_not_ended(self.store, request.run)
+            self._answer_directly(request)
+        except (StoreError, OSError):
+            raise
+        except RefusedError as refused:
+            self.refusals.add(refused, about(request), request.run)
+        except Exception:
+            log.exception("%s: no model was written", about(request))
+        return reply_to(request, OK, Sums.of())
 
     # --- secure aggregation
 
@@ -172,31 +187,30 @@ class Node:
             elif pending.state is not None:
                 self.store.drop(request.run)
 
-        return self._member.answer(request, settle, lambda: self._input(request))
+        return self._member.answer(request, settle, lambda base: self._input(request, base))
 
-    def _input(self, request: Request) -> Input:
+    def _input(self, request: Request, base: int) -> Input:
         """The reply as integers. A failure that may depend on the ratings is not told: it travels inside the sum."""
         bind(self.store, request)
         nothing = Input(np.zeros(length(schema_of(request.broadcast, len(request.broadcast.V))), np.int64), failed=True)
         if self.store.ended(request.run) is not None:
             return nothing
         try:
-            return Input(self._fixed_point_reply(request))
+            return Input(self._fixed_point_reply(request, base))
         except (RefusedError, StoreError):
             raise
         except Exception as error:
             self._end(request, error)
             return nothing
 
-    def _fixed_point_reply(self, request: Request) -> Array:
+    def _fixed_point_reply(self, request: Request, base: int) -> Array:
         """The reply as integers; a repeated session of the same request gets the same ones."""
         kept = is_kept(request)
         pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
+        if kept:
+            check_base(request.broadcast.task, base, before)
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
-        if request.broadcast.task == "measure" and before is None:
-            raise RefusedError("wrong-round", "nothing of this node is counted yet, so there is nothing to measure")
-
         state, content = self._release(request, in_whole_steps(request, before))
         if kept:
             self._hold(request, state, content)
@@ -221,7 +235,7 @@ class Node:
         """Log a failure; where failures may tell something about the ratings, it is this run's last at this node."""
         why = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()  # a database takes it
         how = Ended(DIVERGED if isinstance(error, Diverged) else "failed", why)
-        log.error("%s failed (%s): %s", _about(request), *how, exc_info=how.status != DIVERGED)
+        log.error("%s failed (%s): %s", about(request), *how, exc_info=how.status != DIVERGED)
         if request.broadcast.settings.privacy.failures_tell:
             log.error("this node takes no further part in run %s: a second failure could tell more", request.run)
             self.store.end(request.run, how)
@@ -229,8 +243,8 @@ class Node:
 
     def _refused(self, request: Request, refused: RefusedError) -> bytes:
         """Log a refusal; the reply that names its status."""
-        self.refusals.add(refused, _about(request), request.run)
-        return _bytes(request, refused.status)
+        self.refusals.add(refused, about(request), request.run)
+        return reply_to(request, refused.status)
 
     def _release(self, request: Request, work: Work) -> tuple[State | None, bytes]:
         if request.broadcast.task in (*STATEFUL_TASKS, "pattern"):
@@ -284,13 +298,3 @@ class Node:
         if self.shard.client != request.client:
             self.shard = self.shard.renumbered(request.client)
         return self.shard
-
-
-def _about(request: Request) -> str:
-    """What was asked, for the log."""
-    return f"{request.broadcast.task} {request.broadcast.round} of run {request.run}"
-
-
-def _bytes(request: Request, status: str, sums: Sums | None = None) -> bytes:
-    broadcast = request.broadcast
-    return to_bytes(*encode_reply(Reply(request.run, request.client, broadcast.round, broadcast.task, status, sums)))

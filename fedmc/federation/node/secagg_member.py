@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import DataError
 from fedmc.federation import secagg_messages as messages
@@ -46,8 +47,8 @@ class SecAggMember:
         self.store, self.identity, self.origins = SecAggStore(store), identity, origins
         self.rules = Rules(identity.min_cohort, colluders(len(identity.pinned)), alone)
 
-    def answer(self, request: Request, settle: Callable[[bool], None], compute: Callable[[], Input]) -> bytes:
-        """The answer in exchange 1. `settle` is told whether the last contribution is counted, before `compute`."""
+    def answer(self, request: Request, settle: Callable[[bool], None], compute: Callable[[int], Input]) -> bytes:
+        """Answer exchange 1. `settle` is told whether the last contribution is counted, then `compute` the base."""
         run, invitation = request.run, request.invitation
         assert invitation is not None
         state = self.store.load(run)
@@ -66,7 +67,7 @@ class SecAggMember:
         if own is not None and own.seq <= state.seq and (state.keys is None or own != state.keys.public):
             return self._keys(run, state)
         self._check(request, state, session)
-        words, failed = compute()
+        words, failed = compute(state.base)
         state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
         content = self._encoded(run, "masked", messages.masked_arrays(masked))
         self.store.save(run, state, content)
@@ -97,7 +98,7 @@ class SecAggMember:
         except DataError as error:
             raise RefusedError("not-hidden", str(error)) from None
         if after.certified != state.certified:
-            settle(counted is True)
+            settle(counted is True and state.replied is not None and state.replied.session.kept)
             self.store.save(request.run, after)
         return after
 
@@ -141,6 +142,16 @@ class SecAggMember:
 def whole_among(session: Session) -> tuple[int, ...]:
     """The members whose input to this sum is whole: statistics of all of them, or first contributions."""
     return tuple(member for member, base in session.bases.items() if not session.kept or base == NO_SUM)
+
+
+def check_base(task: str, base: int, committed: State | None) -> None:
+    """Refuse to add a change to a state that is not of the base: a whole contribution would stand out among changes."""
+    if task == "measure" and base == NO_SUM:
+        raise RefusedError("wrong-round", "nothing of this node is counted yet, so there is nothing to measure")
+    if (base == NO_SUM) != (committed is None):
+        here, there = "no contribution" if committed is None else "a contribution", base or "none"
+        said = f"the state of this run holds {here}, and the last sum with one of this node is {there}"
+        raise RefusedError("lost-state", f"{said}: restore the newest state folder, or ask for a new run")
 
 
 def origins_of(ratings: str, shard: Shard) -> list[str]:

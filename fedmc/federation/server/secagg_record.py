@@ -39,6 +39,7 @@ class SecAggRecord:
     misdealt: set[int] = field(default_factory=set)  # members that dealt wrong shares
     visible: set[int] = field(default_factory=set)  # members that accept sums which show their own change
     sums: dict[str, int] = field(default_factory=dict)  # the requests of sums that are kept in files, and their numbers
+    seqs: dict[int, int] = field(default_factory=dict)  # of each member's last keys in a session: others refuse older
 
     @property
     def certified(self) -> int:
@@ -51,16 +52,23 @@ class SecAggRecord:
         return self.session is not None and self.session.number == self.certified
 
     def take_keys(self, keys: PublicKeys) -> None:
-        """Keep a member's next keys, which have been checked."""
+        """Keep a member's next keys, which have been checked; DataError if its peers have seen newer ones."""
+        if keys.seq <= self.seqs.get(keys.member, 0):
+            raise DataError(f"keys {keys.seq}, after keys {self.seqs[keys.member]} in a session")
         self.keys[keys.member] = keys
         (self.visible.add if keys.alone else self.visible.discard)(keys.member)
+
+    def knows(self, member: int, certified: int) -> None:
+        """A member says which sums it knows of: it can have replied to the next one only, and needs no others."""
+        self.asked[member] = self.asked.get(member, set()) & {certified + 1}
 
     def begin(self, session: Session, proofs: tuple[Proof, ...] = ()) -> None:
         """Before exchange 1: the keys in the session count as used."""
         again = self.session is not None and self.session.number == session.number
         self.losses = max(session.losses, self.losses if again else 0)
         self.session, self.proofs, self.opening = session, proofs, False
-        for member in session.members:
+        for member, keys in session.keys.items():
+            self.seqs[member] = keys.seq
             self.asked.setdefault(member, set()).add(session.number)
             self.keys.pop(member, None)
         self.save()
@@ -139,12 +147,12 @@ class SecAggRecord:
             [] if self.session is None else encoding.session_to(self.session),
             [encoding.proof_to(one) for one in self.proofs],
             self.opening, self.losses, sorted(self.misdealt), sorted(self.visible),
-            [[content, number] for content, number in self.sums.items()],
+            [[content, number] for content, number in self.sums.items()], _pairs(self.seqs),
         ]  # fmt: skip
 
     @classmethod
     def _read(cls, path: Path, value: Json) -> SecAggRecord:
-        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible, sums = items(value)
+        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible, sums, seqs = items(value)
         found = [encoding.certificate_from(one) for one in items(certificates)]
         return cls(
             path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases),
@@ -153,6 +161,7 @@ class SecAggRecord:
             tuple(encoding.proof_from(one) for one in items(proofs)), opening is True, whole_from(losses),
             set(map(whole_from, items(misdealt))), set(map(whole_from, items(visible))),
             {str(content): whole_from(number) for content, number in map(items, items(sums))},
+            _numbers(seqs),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ it. Nodes answer a repeated message with the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -30,6 +31,7 @@ from fedmc.training.fixed_point import decoded
 T = TypeVar("T")
 
 SESSIONS = 12  # attempts per sum: each loss in exchange 1 costs one
+RENEWALS = 2  # times that a member may send keys instead of a masked input; honest ones do it once for a sum
 STARTING = ("moments", "scale", "pattern", "start")  # asked for before the first checkpoint
 SMALL = 100_000  # bytes: bound on every message but the masked inputs, plus some for each member
 
@@ -51,6 +53,7 @@ class SecureAsk:
     def __init__(self, asking: Asking, broadcast: Broadcast, asked: list[int]) -> None:
         self.asking, self.broadcast, self.asked = asking, broadcast, asked
         self.record, self.sent, self.diverged = asking.record, 0, 0
+        self.renewed = Counter[int]()
         self.kept = broadcast.task in messages.KEPT_TASKS
         self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record)
 
@@ -103,6 +106,9 @@ class SecureAsk:
             )
         chosen = self.cohorts.choose(cohort, cohort if instead_of else self.asked, self.kept, self._missing)
         self._get_keys(chosen)
+        there = [member for member in chosen if member in record.keys]
+        if len(there) < len(chosen):
+            chosen = self.cohorts.choose(there, chosen if instead_of else self.asked, self.kept, self._missing)
         invited = tuple(Invited(record.keys[member], record.bases.get(member, NO_SUM)) for member in chosen)
         before = record.session
         attempt = before.attempt + 1 if before is not None and before.number == record.certified + 1 else 1
@@ -146,10 +152,8 @@ class SecureAsk:
             return
         contents = {k: self.asking.encoded(k, self.broadcast, Invitation()) for k in without}
         answers = self.asking.exchange(contents, SMALL, len(without))
-        found = self._valid("keys", answers, without, self._take_keys)
+        self._valid("keys", answers, without, self._take_keys)
         self.asking.stop_if_diverged(self.diverged, self.asked, self.broadcast)
-        if len(found) < len(without):
-            raise self._missing(len(cohort), len(cohort) - len(without) + len(found))
 
     def _mask(self, session: Session, aggregator: Aggregator) -> None:
         """Exchange 1."""
@@ -172,7 +176,7 @@ class SecureAsk:
             elif stage.stage == "opened":
                 raise DataError("it has opened another session of this sum, which this server does not know")
             else:
-                self._take_keys(member, stage)
+                self._renew(member, stage)
 
         answers = self.asking.exchange(contents, most, needed)
         self._valid("masked", answers, list(contents), take)
@@ -201,13 +205,21 @@ class SecureAsk:
                 self.broadcast.round, str(error), "start a new run, without organisations that lie"
             ) from None
 
+    def _renew(self, member: int, stage: Stage) -> None:
+        """Keys instead of a masked input: the ones in the session were used. Who repeats that would never be done."""
+        self.renewed[member] += 1
+        if self.renewed[member] > RENEWALS:
+            raise DataError(f"it sent new keys {self.renewed[member]} times instead of a masked input")
+        self._take_keys(member, stage)
+
     def _take_keys(self, member: int, stage: Stage) -> None:
-        keys, _ = messages.keys_of(stage.arrays)
+        keys, known = messages.keys_of(stage.arrays)
         if keys.member != member:
             raise DataError(f"keys of {keys.member} came from {member}")
         keys.check(self.asking.run, self.asking.members.pinned)
         keys.check_usable()
         self.record.take_keys(keys)
+        self.record.knows(member, known)
 
     def _valid(
         self,

@@ -39,7 +39,7 @@ class Unmasked(NamedTuple):
     """The sum of all members' inputs, and its certificate."""
 
     words: Array
-    failed: bool  # somebody could not compute its input, and sent zeros
+    failed: bool  # somebody could not compute its input: the words are noise
     certificate: Certificate
 
 

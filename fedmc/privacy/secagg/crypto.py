@@ -108,6 +108,11 @@ def random_word() -> bytes:
     return (1 + secrets.randbelow(2**64 - 1)).to_bytes(8)
 
 
+def random_words(length: int) -> Array:
+    """Words of 64 bits in which any others disappear if they are added."""
+    return mask(secrets.token_bytes(32), length, np.uint64)
+
+
 def share(secret: bytes, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
     """A share for each holder (numbered from 0): any `threshold` of them give the secret, fewer reveal nothing."""
     line = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]

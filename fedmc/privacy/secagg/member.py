@@ -161,7 +161,11 @@ def check(member: Member, state: MemberState, session: Session, proofs: Iterable
 def reply(
     member: Member, state: MemberState, session: Session, words: Array, failed: bool
 ) -> tuple[MemberState, Masked]:
-    """Mask the input; if computing it failed, zeros travel with a random failure word. `check` comes first."""
+    """Mask the input. `check` comes first.
+
+    If computing it failed, random words travel, so that the whole sum is noise. With zeros in their place, whoever can
+    make some members fail would read the sum over the others.
+    """
     if words.shape != (session.length,) or words.dtype != np.uint64:
         raise DataError(f"expected {session.length} words of 64 bits, got {words.shape} {words.dtype}")
     assert state.keys is not None
@@ -172,7 +176,8 @@ def reply(
     masks = [(self_key(secret, H), 1)]
     masks += [pair_key(used.mask, number, peer, session.keys[peer].mask, H) for peer in peers]
     extra = np.array([1, int.from_bytes(crypto.random_word()) if failed else 0], np.uint64)
-    masked = crypto.add_masks(np.concatenate([np.zeros_like(words) if failed else words, extra]), masks)
+    sent = crypto.random_words(len(words)) if failed else words
+    masked = crypto.add_masks(np.concatenate([sent, extra]), masks)
     boxes = {
         peer: crypto.seal(
             box_key(ephemeral, session.keys[peer].seal, number, peer, H), share, box_label(number, peer, H)
@@ -228,6 +233,7 @@ def _check_form(member: Member, session: Session) -> None:
 def _check_keys(member: Member, state: MemberState, session: Session) -> None:
     for keys in session.keys.values():
         keys.check(member.run, member.pinned)
+        keys.check_usable()
     own = session.keys[member.number]
     if own.seq > state.seq:
         raise SnapshotError(f"this member signed keys {own.seq}, its state knows keys up to {state.seq}")
