@@ -145,3 +145,15 @@ def test_every_group_is_measured_at_the_end(tmp_path):
     world = SecureWorld(tmp_path, 12)
     last, simulated = world.train(4, active=6)[-1], world.simulated(4, active=6)[-1]
     assert last.diagnostics._replace(bound=None) == simulated.diagnostics._replace(bound=None)
+
+
+def test_a_first_measurement_is_of_all_members_in_any_run(tmp_path):
+    """Two runs whose members join unmeasured: measurements over all, less those over all but one, are one member's."""
+    world = SecureWorld(tmp_path)
+    for run, cohort, expected in (("one", range(6), None), ("two", range(5), dict.fromkeys(range(5), "not-hidden"))):
+        server = RogueServer(world, run)
+        broadcast = first_round(world)
+        server.get_keys(broadcast)
+        assert not isinstance(server.sum(broadcast), dict)
+        found = server.sum(broadcast._replace(task="measure", round=2), cohort)
+        assert (found == expected) if expected else not isinstance(found, dict)

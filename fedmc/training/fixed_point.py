@@ -58,6 +58,11 @@ def with_measurement(state: State | None, measured: Array) -> State | None:
     return state if state is None or not len(measured) else cast(State, FixedPointState(state, measured[:0], measured))
 
 
+def is_measured(state: State | None) -> bool:
+    """Whether a measurement of this client is counted."""
+    return isinstance(state, FixedPointState) and len(state.measured) > 0
+
+
 def flat(reply: Sums, schema: Schema) -> Array:
     """A fixed-point reply as one vector, in the order of the schema."""
     return np.concatenate([reply[name].ravel() for name in schema])

@@ -35,7 +35,7 @@ from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, in_whole_steps, released
 from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.replies import about, reply_to
-from fedmc.federation.node.secagg_member import Input, SecAggMember, check_base, origins_of
+from fedmc.federation.node.secagg_member import Input, SecAggMember, check_base, measures_first, origins_of
 from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
@@ -196,7 +196,8 @@ class Node:
         if self.store.ended(request.run) is not None:
             return nothing
         try:
-            return Input(self._fixed_point_reply(request, base))
+            known = self._entry(request, "committed").state
+            return Input(self._fixed_point_reply(request, base), False, measures_first(request.broadcast, known))
         except (RefusedError, StoreError):
             raise
         except Exception as error:
@@ -217,7 +218,6 @@ class Node:
         return np.frombuffer(content, np.int64)
 
     def _answer_stage(self, stage: Stage) -> bytes:
-        what = f"stage {quoted(stage.stage)} of run {quoted(stage.run)}"
         refused, identity = RefusedError("no-session", "there is no such session here"), self.terms.identity
         if identity is not None and (stage.stage, stage.client) == ("open", identity.number):
             try:
@@ -226,7 +226,7 @@ class Node:
                 raise
             except Exception as error:  # ours, and whatever a stranger's arrays bring about
                 refused = RefusedError("not-hidden", str(error))
-        self.refusals.add(refused, what)
+        self.refusals.add(refused, f"stage {quoted(stage.stage)} of run {quoted(stage.run)}")
         return encode_stage(Stage(stage.run, stage.client, stage.stage, {}, refused.status))
 
     # --- steps that all requests share

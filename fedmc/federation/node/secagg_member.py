@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import DataError
@@ -30,6 +31,7 @@ from fedmc.privacy.secagg.member import Member, MemberState, SnapshotError
 from fedmc.privacy.secagg.rules import Rules, colluders
 from fedmc.privacy.secagg.serial import digest
 from fedmc.privacy.secagg.session import NO_SUM, Session
+from fedmc.training.fixed_point import is_measured
 from fedmc.types import Array
 
 
@@ -38,6 +40,7 @@ class Input(NamedTuple):
 
     words: Array
     failed: bool = False
+    first_measured: bool = False  # it holds this node's first measurement of the run: whole statistics, not a change
 
 
 class SecAggMember:
@@ -67,10 +70,12 @@ class SecAggMember:
         if own is not None and own.seq <= state.seq and (state.keys is None or own != state.keys.public):
             return self._keys(run, state)
         self._check(request, state, session)
-        words, failed = compute(state.base)
+        words, failed, first_measured = compute(state.base)
+        if first_measured:
+            self._refuse_parts(session.members)
         state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
         content = self._encoded(run, "masked", messages.masked_arrays(masked))
-        self.store.save(run, state, content)
+        self.store.save(run, state, content, first_measured)
         return content
 
     def open(self, stage: Stage) -> bytes:
@@ -80,7 +85,8 @@ class SecAggMember:
         after, _ = protocol.open_(self._member(stage.run), state, session, heads)
         if after is not state:
             assert after.replied is not None
-            among = whole_among(after.replied.session)
+            opened = after.replied.session
+            among = opened.members if self.store.first_measured(stage.run) else whole_among(opened)
             if self.identity.number in among:
                 self._check_whole(among)
                 self.store.add_whole_sum(self.origins, among)
@@ -113,6 +119,12 @@ class SecAggMember:
             raise RefusedError(
                 "lost-state", f"{error}: restore the newest state folder, or ask for a new run"
             ) from None
+        except DataError as error:
+            raise RefusedError("not-hidden", str(error)) from None
+
+    def _refuse_parts(self, among: tuple[int, ...]) -> None:
+        try:
+            self._check_whole(among)
         except DataError as error:
             raise RefusedError("not-hidden", str(error)) from None
 
@@ -152,6 +164,11 @@ def check_base(task: str, base: int, committed: State | None) -> None:
         here, there = "no contribution" if committed is None else "a contribution", base or "none"
         said = f"the state of this run holds {here}, and the last sum with one of this node is {there}"
         raise RefusedError("lost-state", f"{said}: restore the newest state folder, or ask for a new run")
+
+
+def measures_first(broadcast: Broadcast, committed: State | None) -> bool:
+    """Whether a measurement is asked for, and none of this node is counted in the run."""
+    return (broadcast.measured or broadcast.task == "measure") and not is_measured(committed)
 
 
 def origins_of(ratings: str, shard: Shard) -> list[str]:

@@ -16,12 +16,14 @@ from fedmc.privacy.secagg.member import MemberState, OneTime, Replied
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS secagg (run TEXT PRIMARY KEY, state TEXT NOT NULL, reply BLOB);
+CREATE TABLE IF NOT EXISTS first_measured (run TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS whole_sums (origin TEXT NOT NULL, members TEXT NOT NULL, PRIMARY KEY (origin, members));
 """
 FORGET = """
 UPDATE secagg SET reply = NULL WHERE reply IS NOT NULL AND rowid NOT IN
 (SELECT rowid FROM secagg WHERE reply IS NOT NULL ORDER BY rowid DESC LIMIT ?)
 """
+NOT_FIRST = "DELETE FROM first_measured WHERE run = ?"
 KEPT_REPLIES = 5  # of the newest runs: runs that were broken off must not fill the disk
 NEW = MemberState()
 
@@ -43,13 +45,20 @@ class SecAggStore:
         except DataError as error:
             raise StoreError(f"the state of secure aggregation in run {run} is damaged: {error}") from None
 
-    def save(self, run: str, state: MemberState, reply: bytes | None = None) -> None:
+    def first_measured(self, run: str) -> bool:
+        """Whether the last reply holds the node's first measurement of the run."""
+        with self.store.reading() as database:
+            return database.execute("SELECT 1 FROM first_measured WHERE run = ?", (run,)).fetchone() is not None
+
+    def save(self, run: str, state: MemberState, reply: bytes | None = None, first_measured: bool = False) -> None:
         """Store the state and, if there is a new one, the reply; with it, keys that were used leave the disk."""
         said = json.dumps(_state_to(state))
         with self.store.transaction() as database:
             database.execute("INSERT OR IGNORE INTO secagg VALUES (?, ?, NULL)", (run, said))
             database.execute("UPDATE secagg SET state = ? WHERE run = ?", (said, run))
             if reply is not None:
+                change = "INSERT OR IGNORE INTO first_measured VALUES (?)" if first_measured else NOT_FIRST
+                database.execute(change, (run,))
                 database.execute("UPDATE secagg SET reply = ? WHERE run = ?", (reply, run))
                 database.execute(FORGET, (KEPT_REPLIES,))
             elif state.replied is None:

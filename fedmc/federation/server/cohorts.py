@@ -18,15 +18,17 @@ Missing = Callable[[int, int], TooFewError]  # (how many are needed, how many ar
 class Cohorts:
     """The cohorts of one run."""
 
-    def __init__(self, privacy: Privacy, members: Members, record: SecAggRecord) -> None:
+    def __init__(self, privacy: Privacy, members: Members, record: SecAggRecord, measures: bool) -> None:
         self.members, self.record, self.everybody = members, record, privacy.everybody_needed
+        self.measures = measures  # whether the sum holds a measurement
         min_cohort = int(str(privacy.words()["min_cohort"]))
         self.rules = Rules(min_cohort, colluders(members.clients))
 
     def least(self, cohort: Collection[int], asked: Collection[int], kept: bool) -> int:
-        """How many of the cohort must answer in exchange 1: all, if whole contributions are summed."""
+        """How many of the cohort must answer in exchange 1: all, if whole contributions or statistics are summed."""
         bases = {self.record.bases.get(member, NO_SUM) for member in cohort}
-        if self.everybody or not kept or NO_SUM in bases:
+        first = self.measures and not set(cohort) <= self.record.measured
+        if self.everybody or not kept or first or NO_SUM in bases:
             return len(cohort)
         return min(max(self.rules.smallest, min(self.members.quorum, len(asked))), len(cohort))
 

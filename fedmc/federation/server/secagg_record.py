@@ -40,6 +40,7 @@ class SecAggRecord:
     visible: set[int] = field(default_factory=set)  # members that accept sums which show their own change
     sums: dict[str, int] = field(default_factory=dict)  # the requests of sums that are kept in files, and their numbers
     seqs: dict[int, int] = field(default_factory=dict)  # of each member's last keys in a session: others refuse older
+    measured: set[int] = field(default_factory=set)  # members of whom a measurement is counted
 
     @property
     def certified(self) -> int:
@@ -148,11 +149,13 @@ class SecAggRecord:
             [encoding.proof_to(one) for one in self.proofs],
             self.opening, self.losses, sorted(self.misdealt), sorted(self.visible),
             [[content, number] for content, number in self.sums.items()], _pairs(self.seqs),
+            sorted(self.measured),
         ]  # fmt: skip
 
     @classmethod
     def _read(cls, path: Path, value: Json) -> SecAggRecord:
-        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible, sums, seqs = items(value)
+        keys, bases, asked, certificates, session, proofs, opening, losses, misdealt, visible, *rest = items(value)
+        sums, seqs, measured = rest
         found = [encoding.certificate_from(one) for one in items(certificates)]
         return cls(
             path, {one.member: one for one in map(encoding.keys_from, items(keys))}, _numbers(bases),
@@ -161,7 +164,7 @@ class SecAggRecord:
             tuple(encoding.proof_from(one) for one in items(proofs)), opening is True, whole_from(losses),
             set(map(whole_from, items(misdealt))), set(map(whole_from, items(visible))),
             {str(content): whole_from(number) for content, number in map(items, items(sums))},
-            _numbers(seqs),
+            _numbers(seqs), set(map(whole_from, items(measured))),
         )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ class SecureAsk:
         self.record, self.sent, self.diverged = asking.record, 0, 0
         self.renewed = Counter[int]()
         self.kept = broadcast.task in messages.KEPT_TASKS
-        self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record)
+        measures = broadcast.measured or broadcast.task == "measure"
+        self.cohorts = Cohorts(broadcast.settings.privacy, asking.members, asking.record, measures)
 
     def run(self) -> Sums:
         record, content = self.record, self._content()
@@ -259,6 +260,7 @@ class SecureAsk:
 
     def _sums(self, session: Session, unmasked: Unmasked) -> Sums:
         newcomers = sum(session.bases[member] == NO_SUM for member in session.members)
+        self.record.measured |= set(session.members) if self.cohorts.measures else set()
         self.record.certify(unmasked.certificate)
         if unmasked.failed:
             cause = "a node could not compute its part; the sum does not say which one: each finds out in its own log"
