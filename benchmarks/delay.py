@@ -28,9 +28,10 @@ class DelayingProxy:
         self._thread.join(5)
 
     def _end(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        self._loop.call_soon(self._loop.stop)
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda done: self._loop.stop())
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
