@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from itertools import islice, pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.settings import Settings
@@ -22,13 +19,7 @@ from fedmc.data.datasets import load_source
 from fedmc.data.partition import assign_users, make_shards
 from fedmc.data.synthetic import Recipe, make_ratings
 from fedmc.errors import InputError
-from fedmc.federation.node.node import Node
 from fedmc.federation.node.states import dump, load
-from fedmc.federation.node.store import Store
-from fedmc.federation.node.trust import Trust
-from fedmc.federation.server.engine import FederatedEngine
-from fedmc.federation.server.members import Members
-from fedmc.federation.setup.identities import Identity
 from fedmc.privacy.modes import SecAgg
 from fedmc.training import decoys
 from fedmc.training.aggregation import aggregation_of
@@ -37,7 +28,7 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.secure_sums import SecureSum
 from tests.conftest import planted
-from tests.world import CATALOGUE, ITEMS, RUN, SERVER, SIGNER, name_of
+from tests.secure_world import SecureWorld
 
 KINDS = {
     "curvature": Settings.preset("fast", rank=3, active=4),
@@ -139,28 +130,14 @@ def test_a_restarted_client_keeps_its_decoys(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_federation_computes_the_bits_of_the_simulation(kind, tmp_path, monkeypatch):
-    """Four organisations, with the secrets of the simulation."""
+    """Four organisations that have rated few items, with the secrets of the simulation."""
     monkeypatch.setattr(decoys, "at_home", decoys.simulated)
-    clients, settings = 4, secret(kind).replace(active=4, min_cohort=3)
-    keys = [Ed25519PrivateKey.generate() for _ in range(clients)]
-    pinned = {k: key.public_key() for k, key in enumerate(keys)}
-    shards = make_shards(planted(), np.arange(40) % clients, "float64")
-    with contextlib.ExitStack() as stores:
-        nodes = [
-            Node(
-                shard,
-                CATALOGUE,
-                stores.enter_context(Store(tmp_path / str(k))),
-                trust=Trust(name_of(k), SERVER.public_key(), Identity(k, keys[k], pinned, 3)),
-            )
-            for k, shard in enumerate(shards)
-        ]
-        wire = SimpleNamespace(
-            exchange=lambda contents, *limits: {k: nodes[k].answer_bytes(content) for k, content in contents.items()}
-        )
-        engine = FederatedEngine(wire, RUN, Members(clients, ITEMS, CATALOGUE, clients, pinned), SIGNER)
-        there = list(islice(rounds(engine, settings), 4))
-    here = list(islice(rounds(LocalEngine(shards), settings), 4))
+    monkeypatch.setattr("tests.secure_world.planted", lambda: planted(density=0.02))
+    world, settings = SecureWorld(tmp_path, 4), secret(kind).replace(active=4, min_cohort=3)
+    there = list(islice(rounds(world.engine(), settings), 4))
+    engine = LocalEngine(world.shards)
+    here = list(islice(rounds(engine, settings), 4))
+    assert all(len(state.decoys) > decoys.SECRET for state in engine.states)
     for one, other in zip(there, here, strict=True):
         assert one.V.tobytes() == other.V.tobytes()
 

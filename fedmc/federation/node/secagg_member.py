@@ -8,7 +8,8 @@ may show, subtracted, those of a few (`privacy.secagg.whole_sums`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedmc.errors import DataError
 from fedmc.federation import secagg_messages as messages
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.secagg_store import SecAggStore
-from fedmc.federation.node.store import Store
+from fedmc.federation.node.store import Store, StoreError
 from fedmc.federation.secagg_messages import Stage, encode_stage, session_of
 from fedmc.federation.setup.identities import Identity
 from fedmc.federation.wire import Request
@@ -72,7 +73,8 @@ class SecAggMember:
         self._check(request, state, session)
         words, failed, first_measured = compute(state.base)
         if first_measured:
-            self._refuse_parts(session.members)
+            with _refusing():
+                self._check_whole(session.members)
         state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
         content = self._encoded(run, "masked", messages.masked_arrays(masked))
         self.store.save(run, state, content, first_measured)
@@ -95,14 +97,8 @@ class SecAggMember:
 
     def _learn(self, request: Request, state: MemberState, settle: Callable[[bool], None]) -> MemberState:
         assert request.invitation is not None
-        try:
+        with _refusing():
             after, counted = protocol.learn(self._member(request.run), state, request.invitation.certificates)
-        except SnapshotError as error:
-            raise RefusedError(
-                "lost-state", f"{error}: restore the newest state folder, or ask for a new run"
-            ) from None
-        except DataError as error:
-            raise RefusedError("not-hidden", str(error)) from None
         if after.certified != state.certified:
             settle(counted is True and state.replied is not None and state.replied.session.kept)
             self.store.save(request.run, after)
@@ -110,23 +106,11 @@ class SecAggMember:
 
     def _check(self, request: Request, state: MemberState, session: Session) -> None:
         assert request.invitation is not None
-        try:
+        with _refusing():
             protocol.check(self._member(request.run), state, session, request.invitation.proofs)
             among = whole_among(session)
             if self.identity.number in among:
                 self._check_whole(among)
-        except SnapshotError as error:
-            raise RefusedError(
-                "lost-state", f"{error}: restore the newest state folder, or ask for a new run"
-            ) from None
-        except DataError as error:
-            raise RefusedError("not-hidden", str(error)) from None
-
-    def _refuse_parts(self, among: tuple[int, ...]) -> None:
-        try:
-            self._check_whole(among)
-        except DataError as error:
-            raise RefusedError("not-hidden", str(error)) from None
 
     def _check_whole(self, among: tuple[int, ...]) -> None:
         if not self.rules.alone:
@@ -149,6 +133,19 @@ class SecAggMember:
 
     def _encoded(self, run: str, stage: str, arrays: messages.Arrays) -> bytes:
         return encode_stage(Stage(run, self.identity.number, stage, arrays))
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What the protocol refuses, with its status."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except SnapshotError as error:
+        raise RefusedError("lost-state", f"{error}: restore the newest state folder, or ask for a new run") from None
+    except DataError as error:
+        raise RefusedError("not-hidden", str(error)) from None
 
 
 def whole_among(session: Session) -> tuple[int, ...]:
