@@ -8,7 +8,7 @@ node answers with `opened`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from fedmc.privacy.secagg.session import Head, Masked, Opened, PublicKeys, Sessi
 from fedmc.types import MAX_CLIENTS, Array, text, whole
 
 Arrays = dict[str, Array]
-StageName = Literal["keys", "masked", "open", "opened"]
-STAGES: tuple[str, ...] = get_args(StageName)
 KEPT_TASKS = (*STATEFUL_TASKS, "measure")
 BOX = crypto.SHARE + 16  # a share and AES-GCM's tag
 
