@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,16 @@ from fedmc.algorithms.settings import DType, Feedback, Normalise, Preset, Settin
 from fedmc.data.builder import Duplicates
 from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
-from fedmc.data.given import Clients, owners_given, ratings_given, scale_of, scaled
+from fedmc.data.given import (
+    Clients,
+    names_given,
+    names_with_new,
+    owners_given,
+    ratings_given,
+    scale_of,
+    scaled,
+    with_new,
+)
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
@@ -30,7 +40,7 @@ from fedmc.privacy import modes
 from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
-from fedmc.training import ranks
+from fedmc.training import ranks, warm
 from fedmc.training.event_tuning import EventTrial
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
@@ -44,8 +54,16 @@ LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
-    "measure_every", "feedback", "confidence", "recency",
+    "measure_every", "feedback", "confidence", "recency", "warm_start",
 }  # fmt: skip
+
+
+class Trained(NamedTuple):
+    """What a fit was trained on, for `partial_fit`."""
+
+    table: Ratings  # as given: events with their amounts
+    sources: Sources
+    clients: Mapping[object, object] | None  # of users, if they were given
 
 
 @dataclass(eq=False, repr=False)
@@ -94,6 +112,7 @@ class FedMC(Parameters):
     patience : stop after this many rounds without a better validation RMSE.
     tolerance : stop when both relative residuals are below this.
     seconds : stop after this many seconds of updates.
+    warm_start : whether `fit` goes on from the model of the fit before; its X holds all ratings, old and new.
     duplicates : what to do with a (user, item) pair that has several ratings: "refuse", "last" or "mean".
     full_diagnostics : also measure the quantities of the theory (slower).
     measure_every : rounds between measurements; None: chosen so that measuring costs little.
@@ -143,6 +162,7 @@ class FedMC(Parameters):
     patience: int | None = None
     tolerance: float | None = None
     seconds: float | None = None
+    warm_start: bool = False
     duplicates: Duplicates = "refuse"
     full_diagnostics: bool = False
     measure_every: int | None = None
@@ -154,6 +174,7 @@ class FedMC(Parameters):
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)
     n_features_in_: int = field(init=False)
+    _trained_on: Trained = field(init=False)
 
     def fit(
         self,
@@ -173,29 +194,49 @@ class FedMC(Parameters):
         For preset "bayes", DataFrames or files may add `user_features` (an id, numbers, categories; they stay at the
         client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
         """
-        sources = Sources(user_features, items, also_seen)
-        table, events = self._table(X, y), self._events()
-        scale = scale_of(table, events, self.confidence)
-        ratings, side = side_of_ratings(sources, scaled(table, scale))
-        owner = owners_given(ratings, X, clients, self.clients, self.seed, events)
+        table = self._table(X, y)
+        names = names_given(table, X, clients, self._events())
+        start_from = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        return self._fit(Trained(table, Sources(user_features, items, also_seen), names), self.rounds, start_from)
+
+    def partial_fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
+        """Go on with new ratings: they are added to those of before, and training goes on for a few rounds.
+
+        A new rating of a known (user, item) pair replaces the old one; amounts of events add up. `clients` assigns new
+        users, as in `fit`; known ones stay with their clients. Features and items seen are those given to `fit`. The
+        first call is a `fit`. The estimator keeps the ratings that it was trained on.
+        """
+        if not hasattr(self, "model_"):
+            return self.fit(X, y, clients=clients)
+        new, events, before = self._table(X, y), self._events(), self._trained_on
+        table = with_new(before.table, new, "last" if events is None else "sum")
+        names = names_with_new(before.clients, names_given(new, X, clients, events))
+        return self._fit(Trained(table, before.sources, names), min(self.rounds, warm.ROUNDS), self.model_)
+
+    def _fit(self, given: Trained, rounds: int, start_from: Model | None) -> FedMC:
+        """Train on what is given; with `start_from`, go on from this model."""
+        events = self._events()
+        owner = owners_given(given.table.users, given.clients, self.clients, self.seed)
+        scale = scale_of(given.table, events, self.confidence if start_from is None else self.confidence_)
+        ratings, side = side_of_ratings(given.sources, scaled(given.table, scale))
         validation = None
         if self.validation:
             ratings, validation = split(ratings, self.validation, self.seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
-        settings = replace(self, rank=ranks.first(self.rank)).settings(int(owner.max()) + 1)
-        check_side(settings, sources.given)
-        stop = Stop(self.rounds, self.tolerance, self.seconds, self.patience)
+        rank = self.rank if start_from is None else start_from.settings.rank
+        settings = replace(self, rank=ranks.first(rank)).settings(int(owner.max()) + 1)
+        check_side(settings, given.sources.given)
+        stop = Stop(rounds, self.tolerance, self.seconds, self.patience)
         require(not self.patience or validation is not None, "patience needs validation ratings: set validation=0.1")
         federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)
-        settings, tried = ranks.chosen(federation.shards, settings, self.rank)
-        run = train(federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics)
+        settings, tried = ranks.chosen(federation.shards, settings, rank)
+        run = train(
+            federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics,
+            start_from=start_from,
+        )  # fmt: skip
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
-        self.confidence_, self.n_rounds_, self.client_of_user_, self.n_features_in_ = (
-            scale,
-            run.history[-1].number,
-            owner,
-            len(ratings.items),
-        )
+        self.confidence_, self.n_rounds_, self.client_of_user_ = scale, run.history[-1].number, owner
+        self.n_features_in_, self._trained_on = len(ratings.items), given
         if run.diverged is not None:  # the last finite model stays in model_
             raise run.diverged
         return self

@@ -41,6 +41,7 @@ from fedmc.algorithms.bayes_server import (
     WEIGHTS,
     added,
     bound_parts,
+    carried,
     check_broadcast,
     directions_of,
     first_sums,
@@ -57,6 +58,7 @@ from fedmc.algorithms.leakage import CurvatureLeakage, Leakage
 from fedmc.algorithms.messages import ITEM_FEATURES, NOTHING, SUM_BITS, Broadcast, Part, Schema, Shared, Sums
 from fedmc.algorithms.messages import Rows as SparseRows
 from fedmc.algorithms.posterior import Fit, Posterior
+from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.protocol import Algorithm, Sizes, Start
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.side import Side
@@ -203,6 +205,16 @@ class Bayes(Algorithm):
         roots = np.zeros((items, size * (size + 1) // 2), broadcast.V.dtype)
         shared = shared_of(sums.hyper, roots, side)
         return Start(broadcast._replace(shared=shared), server_at(broadcast.V, sums.packed()))
+
+    def warm_start(self, begun: Start, previous: Previous) -> Start:
+        """With the noise, the priors and the items' posteriors of the trained model."""
+        sums, settings = sums_of(begun.server, begun.broadcast.settings), begun.broadcast.settings
+        hyper, means, roots = carried(previous, sums.side)
+        V = np.ones((len(means), settings.rank + 2), begun.broadcast.V.dtype)
+        V[:, :-1] = means
+        shared = shared_of(hyper, roots.astype(V.dtype), sums.side)
+        server = begun.server._replace(V=V, S=sums._replace(hyper=hyper).packed())
+        return Start(begun.broadcast._replace(V=V, shared=shared), server)
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1

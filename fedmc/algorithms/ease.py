@@ -64,6 +64,7 @@ class EASE(Algorithm):
     tasks = IALS.tasks
     feedback: Feedback = "implicit"
     one_pass = True
+    warm_starts = False  # its item weights follow from the events alone
     unused_settings = IALS.unused_settings
     leakage: Leakage = PairLeakage()
     remedy = "raise lambda, the number of ease:LAMBDA"

@@ -74,6 +74,7 @@ class Gibbs(Bayes):
     tasks = Bayes.tasks - {"pattern"}
     uses_side = False
     takes_decoys = False
+    warm_starts = False  # a chain needs its last sample, which a model does not keep
     unused_settings = Bayes.unused_settings | {"extrapolation", "implicit"}
 
     def check(self, settings: Settings) -> None:

@@ -58,6 +58,7 @@ class Private(Algorithm):
     name = "dp"
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
+    warm_starts = False  # a second run over the same users spends a second budget
 
     def __init__(self, factors: float = 1) -> None:
         """`dp:0` learns item biases only, for budgets too small for factors."""

@@ -26,6 +26,7 @@ from fedmc.algorithms.leakage import Leakage, RowNorms
 from fedmc.algorithms.measures import RATINGS, Measures
 from fedmc.algorithms.messages import Broadcast, Schema, Shared, Sums
 from fedmc.algorithms.posterior import Posterior
+from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.settings import Feedback, Settings
 from fedmc.algorithms.start import Ask, normalised, server_at
 from fedmc.algorithms.state import ServerState, State
@@ -80,6 +81,7 @@ class Algorithm(Protocol):
     weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     takes_decoys: bool = False  # `decoy_sums` is defined
+    warm_starts: bool = True  # a run may go on from a trained model
     one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V
@@ -178,6 +180,14 @@ class Algorithm(Protocol):
         """The start of a run. `ask` returns the sum of clients' replies; `first` are the clients of the first round."""
         broadcast, _ = normalised(ask, broadcast)
         return Start(broadcast, server_at(broadcast.V))
+
+    def warm_start(self, begun: Start, previous: Previous) -> Start:
+        """The start of a run that goes on from a trained model, given the start (`start`) with its item factors.
+
+        All clients take part in the first round, so that V is never fitted to some of them only.
+        """
+        V = previous.onto(begun.broadcast.V)
+        return Start(begun.broadcast._replace(V=V), begun.server._replace(V=V))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         """The server's next state, with the next V, from the sum over the participants.

@@ -36,11 +36,17 @@ def moments(shard: Shard, broadcast: Broadcast) -> Sums:
 
 
 def normalised(ask: Ask, broadcast: Broadcast, always: bool = False) -> tuple[Broadcast, Sums | None]:
-    """The broadcast with the scaling of the settings, and the clients' moments if they were requested."""
+    """The broadcast with the scaling of the settings, and the clients' moments if they were requested.
+
+    A broadcast that has a scaling already, that of a trained model, keeps it.
+    """
     settings, everyone = broadcast.settings, range(broadcast.clients)
-    if settings.normalise == "none" and not always:
+    known = settings.normalise == "none" or broadcast.scaling != Scaling()
+    if known and not always:
         return broadcast, None
-    found = ask(broadcast, everyone)
+    found = ask(broadcast._replace(scaling=Scaling()), everyone)
+    if known:
+        return broadcast, found
     mean, variance = mean_and_variance(found)
     if variance < 1e-6 * mean**2:  # cancellation of two large sums
         shifted = ask(broadcast._replace(scaling=Scaling(mean)), everyone)

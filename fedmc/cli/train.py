@@ -12,13 +12,14 @@ from fedmc.algorithms.presets import with_theory
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
+from fedmc.cli.as_before import as_before
 from fedmc.cli.choosing import choose_rank, tune_penalty
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
 from fedmc.cli.groups import Budget, Events, Side, Solver, Table
 from fedmc.cli.lazy import resolve
-from fedmc.cli.runs import RunFolder, Staged, to_json
+from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
 from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
@@ -26,9 +27,10 @@ from fedmc.data.prepare import Plan, federation_of
 from fedmc.errors import InputError, require
 from fedmc.evaluation import coverage, final
 from fedmc.evaluation.coverage import Calibration
+from fedmc.model import Model, load
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
-from fedmc.training import ablation, ranks, simulation
+from fedmc.training import ablation, ranks, simulation, warm
 from fedmc.training.ablation import Variant
 from fedmc.training.ranks import Rank
 from fedmc.training.rounds import Round
@@ -56,6 +58,7 @@ class Job(NamedTuple):
     spill: Path | None
     report: bool
     ablation: bool
+    start_from: Model | None
 
 
 class Done(NamedTuple):
@@ -85,7 +88,10 @@ def train(
     active: options.Active = None,
     rounds: Annotated[
         int | None,
-        Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {DP_ROUNDS} with dp"),
+        Option(
+            help="Number of communication rounds.",
+            show_default=f"{ROUNDS}, {DP_ROUNDS} with dp, {warm.ROUNDS} with --from",
+        ),
     ] = None,
     penalty_users: options.TunedPenaltyUsers = None,
     update: options.Update = None,
@@ -120,6 +126,13 @@ def train(
         int | None, Option(help="Measure every so many rounds.", show_default="as often as costs little")
     ] = None,
     spill: Annotated[Path | None, Option(help="Keep the clients' states in this folder instead of in memory.")] = None,
+    start_from: Annotated[
+        Path | None,
+        Option(
+            "--from", metavar="RUN",
+            help="Go on from the model of this run folder. SOURCE holds all ratings, old and new.",
+        ),
+    ] = None,
     out: Annotated[Path | None, Option(help="Run folder to create.", show_default="runs/TIME")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
     report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False,
@@ -143,8 +156,11 @@ def train(
 
     Ctrl-C stops after the current round and saves the run.
     """
+    trained = None if start_from is None else load(model_path(start_from))
     if rounds is None:
-        rounds = modes.parse(privacy, {}).default_rounds
+        rounds = modes.parse(privacy, {}).default_rounds if trained is None else warm.ROUNDS
+    if trained is not None:
+        rank, solver = as_before(trained, rank, solver)
     folder = RunFolder(out, overwrite)
     plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
@@ -162,6 +178,8 @@ def train(
     if wanted == ranks.AUTO:
         ranks.check(settings)
     check_fits(settings, decided)
+    if trained is not None:
+        warm.check(trained.settings, settings)
     check_side(settings, plan.side.given)
     if ablated:
         ablation.check(settings)
@@ -173,7 +191,9 @@ def train(
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
     about |= side.settings() | _about_events(events, federation)
-    job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report, ablated)
+    if start_from is not None:
+        about["start_from"] = str(start_from)
+    job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report, ablated, trained)
     done = _train(job, folder)
     _tell(done, folder.path, report, as_json)
     if done.run.diverged is not None:
@@ -230,7 +250,7 @@ def _train(job: Job, folder: RunFolder) -> Done:
             run = simulation.train(
                 job.federation, settings, replace(job.stop, interrupted=interrupt), measure_every=job.measure_every,
                 full=job.diagnostics,
-                spill=job.spill, on_round=on_round,
+                spill=job.spill, on_round=on_round, start_from=job.start_from,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         intervals = coverage.calibration(run.model, coverage.held_out_of(job.federation))

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmc.data.builder import Duplicates
+from fedmc.data.builder import Batch, Duplicates, Merge
 from fedmc.data.feedback import EventOptions, confidence, default_confidence
 from fedmc.data.loading import as_ratings, clients_of_users
 from fedmc.data.partition import assign_users, owners_from_names
@@ -48,16 +48,54 @@ def scaled(ratings: Ratings, scale: str | None) -> Ratings:
     return replace(ratings, matrix=matrix)
 
 
-def owners_given(
-    ratings: Ratings, X: object, clients: Clients | None, number: int, seed: int, events: EventOptions | None = None
-) -> Array:
-    """The client of each user: as given, or at random among `number` clients."""
+def names_given(
+    ratings: Ratings, X: object, clients: Clients | None, events: EventOptions | None = None
+) -> dict[object, object] | None:
+    """The client of each user, as it was given; None if clients are to be drawn at random."""
     if clients is None:
-        return assign_users(len(ratings.users), number, seed)
+        return None
     if isinstance(clients, str):
         clients = clients_of_users(X, clients, events)
+    users = ratings.users.tolist()
     if isinstance(clients, Mapping):
-        missing = [user for user in ratings.users.tolist() if user not in clients]
+        missing = [user for user in users if user not in clients]
         require(not missing, lambda: f"no client is given for user {missing[0]} ({len(missing)} users)", DataError)
-        clients = [clients[user] for user in ratings.users.tolist()]
-    return owners_from_names(cast(ArrayLike, clients), len(ratings.users))
+        return {user: clients[user] for user in users}
+    owners_from_names(cast(ArrayLike, clients), len(users))  # refuses another number of them
+    return dict(zip(users, np.asarray(clients).tolist(), strict=True))
+
+
+def owners_given(users: Array, names: Mapping[object, object] | None, number: int, seed: int) -> Array:
+    """The number of each user's client: as given, or at random among `number` clients."""
+    if names is None:
+        return assign_users(len(users), number, seed)
+    return owners_from_names(cast(ArrayLike, [names[user] for user in users.tolist()]), len(users))
+
+
+def with_new(table: Ratings, new: Ratings, merge: Merge) -> Ratings:
+    """The ratings of both tables; of a pair that is in both, the new one counts, or the sum of both."""
+    for side in ("users", "items"):
+        old_ids, new_ids = getattr(table, side), getattr(new, side)
+        same = old_ids.dtype.kind == new_ids.dtype.kind
+        kinds = f"those of before {_example(old_ids)}, the new ones {_example(new_ids)}"
+        require(same, f"ids of {side} must be all numbers or all text, but {kinds}: give ids of one kind", DataError)
+    timed = table.times is not None and new.times is not None
+    return Ratings.from_batches([_rows_of(table, timed), _rows_of(new, timed)], duplicates=merge)
+
+
+def _rows_of(table: Ratings, timed: bool) -> Batch:
+    times = table.times if timed else None
+    return Batch(table.users[table.rows()], table.items[table.matrix.indices], table.matrix.data, times)
+
+
+def _example(ids: Array) -> str:
+    return f"are like {ids[0]!r}" if len(ids) else "are none"
+
+
+def names_with_new(
+    old: Mapping[object, object] | None, new: Mapping[object, object] | None
+) -> Mapping[object, object] | None:
+    """The clients of old and of new users: known users stay with theirs."""
+    cure = "give `clients` to both fit and partial_fit, or to neither"
+    require((old is None) == (new is None), f"the clients of some users only are given: {cure}", DataError)
+    return None if old is None or new is None else {**new, **old}

@@ -11,6 +11,8 @@ import numpy as np
 
 from fedmc.algorithms.beta import beta_of
 from fedmc.algorithms.messages import ITEM_FEATURES, NOTHING, Broadcast, Shared, Sums
+from fedmc.algorithms.previous import Previous
+from fedmc.algorithms.protocol import Start
 from fedmc.algorithms.schema import measured_parts
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
@@ -94,18 +96,20 @@ def rounds(
     full: bool = False,
     checkpoint: Checkpoint | None = None,
     on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    previous: Previous | None = None,
 ) -> Iterator[Round]:
     """Train for as long as the caller asks for the next round.
 
     Every `measure_every`-th round and the `last` are measured; `full` adds the costly diagnostics. `on_checkpoint` is
     called after each round, before clients are asked again; a later call resumes from its argument (`checkpoint`).
+    With `previous`, the run starts from the item factors of a trained model, and all clients take part in round 1.
     If the `last` round is known, an engine may let measurements ride along: those of a round come with the updates of
     the next one, which is then asked for before the round is yielded.
     """
     require(not settings.needs_tuning, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     check_run(settings, engine.clients, last, full)
-    plan = _Plan(engine, settings, measure_every, last, full)
+    plan = _Plan(engine, settings, measure_every, last, full, previous)
     opening: Round | None = None
     if checkpoint is None:
         checkpoint, opening = _opening(plan, on_checkpoint)
@@ -119,7 +123,7 @@ def rounds(
         number += 1
         began, before, traffic = time.perf_counter(), server.V, Traffic(engine)
         asked = broadcast._replace(task="round", round=number, measured=plan.due_with(waiting))
-        server, participants, following = one_round(traffic, asked, server, _participants(engine, settings, number))
+        server, participants, following = one_round(traffic, asked, server, plan.participants(number))
         if waiting is not None:
             waiting = _measured_along(waiting, traffic)
             start = waiting.diagnostics.objective if start is None else start
@@ -138,12 +142,22 @@ def rounds(
 
 
 class _Plan:
-    """Which rounds are measured, and how."""
+    """Who takes part in a round, which rounds are measured, and how."""
 
-    def __init__(self, engine: Engine, settings: Settings, measure_every: int, last: int | None, full: bool) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, measure_every: int, last: int | None, full: bool,
+        previous: Previous | None,
+    ) -> None:  # fmt: skip
         self.engine, self.measure_every, self.last, self.full = engine, measure_every, last, full
+        self.previous = previous
         self.certificate = Certificate(settings, engine.clients)
         self.rides = last is not None and engine.measures_ride(settings)
+
+    def participants(self, number: int) -> tuple[int, ...]:
+        """The clients of a round; a warm start begins with all of them, so that V is not fitted to a few."""
+        if self.previous is not None and number == 1:
+            return tuple(range(self.engine.clients))
+        return _participants(self.engine, self.certificate.settings, number)
 
     def due(self, number: int) -> bool:
         return number % self.measure_every == 0 or number == self.last
@@ -195,8 +209,8 @@ def _opening(plan: _Plan, on_checkpoint: Callable[[Checkpoint], None]) -> tuple[
     """Start-up, reported as round 0."""
     engine, settings = plan.engine, plan.certificate.settings
     began, traffic = time.perf_counter(), Traffic(engine)
-    first = _participants(engine, settings, 1) or (0,)
-    broadcast, server = start_up(traffic, settings, first)
+    first = plan.participants(1) or (0,)
+    broadcast, server = start_up(traffic, settings, first, plan.previous)
     seconds = time.perf_counter() - began
     on_checkpoint(Checkpoint(0, broadcast, server))
     measured = Measured() if plan.rides else plan.diagnose(broadcast, server, None)
@@ -208,14 +222,17 @@ def _opening(plan: _Plan, on_checkpoint: Callable[[Checkpoint], None]) -> tuple[
     return checkpoint, found
 
 
-def start_up(traffic: Traffic, settings: Settings, first: Sequence[int]) -> tuple[Broadcast, ServerState]:
+def start_up(traffic: Traffic, settings: Settings, first: Sequence[int], previous: Previous | None = None) -> Start:
     """The first V, and what the algorithm needs before the first round, all from sums over clients."""
     engine, algorithm = traffic.engine, settings.make_algorithm()
     V, scaling = start_items(engine.items, settings), algorithm.scaling(settings)
+    if previous is not None:
+        V, scaling = previous.onto(V), previous.scaling
     features = engine.item_features if side.used_by(settings) else None
     shared = NOTHING if features is None else Shared({ITEM_FEATURES: features})
     broadcast = Broadcast("moments", 0, engine.clients, settings, V, scaling or Scaling(), shared)
-    return algorithm.start(traffic.ask, broadcast, first)
+    begun = algorithm.start(traffic.ask, broadcast, first)
+    return begun if previous is None else algorithm.warm_start(begun, previous)
 
 
 def _participants(engine: Engine, settings: Settings, number: int) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.stopping import Stop, until
 from fedmc.training.tuning import Budget, Trial, best, choose, in_words
+from fedmc.training.warm import previous_of
 
 
 class Run(NamedTuple):
@@ -45,6 +46,7 @@ def train(
     budget: Budget | None = None,
     spill: str | Path | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
+    start_from: Model | None = None,
 ) -> Run:
     """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
@@ -52,9 +54,12 @@ def train(
     With `spill`, the clients' states are kept in this folder instead of in memory.
     With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings that the clients hold
     out; training then uses all ratings.
+    With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
+    that the model was trained on included.
     """
     stop = stop or Stop()
     check_domain(settings, federation)
+    previous = None if start_from is None else previous_of(start_from, federation.items, settings)
     engine = LocalEngine(federation.shards, spill, federation.item_features)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
@@ -68,7 +73,7 @@ def train(
         measure_every = (
             1 if full or stop.patience is not None else measure_interval(settings, engine.clients, stop.rounds)
         )
-    running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full)
+    running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full, previous=previous)
     try:
         for round in until(running, stop):
             history[-1:] = map(slim, history[-1:])

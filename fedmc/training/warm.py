@@ -1,0 +1,54 @@
+"""Warm starts: a run that goes on from a trained model, with what is new since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedmc.algorithms.previous import Previous
+from fedmc.algorithms.settings import Settings
+from fedmc.errors import require
+from fedmc.model import Model
+from fedmc.types import Array
+
+ROUNDS = 5  # of a warm start, by default; `benchmarks/warm.py` shows what each is worth
+
+
+def previous_of(model: Model, items: Array, settings: Settings) -> Previous:
+    """A trained model on the items of a run with these settings; InputError if it cannot go on from the model."""
+    check(model.settings, settings)
+    require(
+        items.dtype.kind == model.items.dtype.kind,
+        f"the model's item ids are {_kind(model.items)}, those of the ratings {_kind(items)}: give ids of one kind",
+    )
+    places = np.minimum(np.searchsorted(model.items, items), len(model.items) - 1)
+    known = model.items[places] == items
+    require(bool(known.any()), "the model knows none of these items: train without it, or give their ids as before")
+    posterior = model.posterior
+    if posterior is not None:
+        directions = None if posterior.directions is None else posterior.directions[places]
+        rows = posterior.item_means[places], posterior.item_covariances[places]
+        posterior = replace(posterior, item_means=rows[0], item_covariances=rows[1], directions=directions)
+    return Previous(model.V[places].astype(settings.dtype), known, model.scaling, posterior)
+
+
+def check(before: Settings, settings: Settings) -> None:
+    """Refuse a run whose item factors would mean something else than those of the trained model."""
+    algorithm = settings.make_algorithm()
+    require(
+        algorithm.warm_starts,
+        f"algorithm={algorithm.name!r} cannot go on from a trained model: train without it",
+    )
+    for name in ("rank", "biases", "normalise", "loss"):
+        was, now = getattr(before, name), getattr(settings, name)
+        require(was == now, f"{name} is {now!r}, but {was!r} in the model to go on from: set {name}={was!r}")
+    was = before.make_algorithm().name
+    require(
+        was == algorithm.name,
+        f"the model to go on from was trained with algorithm={was!r}, not {algorithm.name!r}: use the same",
+    )
+
+
+def _kind(ids: Array) -> str:
+    return "text" if ids.dtype.kind == "U" else "whole numbers"
