@@ -31,7 +31,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedmc.algorithms import bayes_client as client
-from fedmc.algorithms import gaussians, home, incidence
+from fedmc.algorithms import bayes_warm, gaussians, home, incidence
 from fedmc.algorithms.bayes_client import BayesState
 from fedmc.algorithms.bayes_server import (
     DIRECTIONS,
@@ -41,7 +41,6 @@ from fedmc.algorithms.bayes_server import (
     WEIGHTS,
     added,
     bound_parts,
-    carried,
     check_broadcast,
     directions_of,
     first_sums,
@@ -207,14 +206,7 @@ class Bayes(Algorithm):
         return Start(broadcast._replace(shared=shared), server_at(broadcast.V, sums.packed()))
 
     def warm_start(self, begun: Start, previous: Previous) -> Start:
-        """With the noise, the priors and the items' posteriors of the trained model."""
-        sums, settings = sums_of(begun.server, begun.broadcast.settings), begun.broadcast.settings
-        hyper, means, roots = carried(previous, sums.side)
-        V = np.ones((len(means), settings.rank + 2), begun.broadcast.V.dtype)
-        V[:, :-1] = means
-        shared = shared_of(hyper, roots.astype(V.dtype), sums.side)
-        server = begun.server._replace(V=V, S=sums._replace(hyper=hyper).packed())
-        return Start(begun.broadcast._replace(V=V, shared=shared), server)
+        return bayes_warm.warm_start(begun, previous)
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
         sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1

@@ -10,7 +10,6 @@ from fedmc.algorithms import gaussians, incidence
 from fedmc.algorithms.gaussians import Groups, Hyper, Prior, Ratings, Rows
 from fedmc.algorithms.messages import Broadcast, Shared, Sums
 from fedmc.algorithms.posterior import Posterior
-from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.side import Side, unrated
 from fedmc.algorithms.state import ServerState
@@ -173,38 +172,6 @@ def check_broadcast(broadcast: Broadcast) -> None:
         inside = EIGENVALUES[0] <= eigenvalues[0] and eigenvalues[-1] <= EIGENVALUES[1]
         symmetric = bool(np.array_equal(arrays[name], arrays[name].T))
         require(inside and symmetric, f"the server's {name} is no precision: symmetric, eigenvalues {EIGENVALUES}")
-
-
-# --- what a warm start takes over
-
-
-def carried(previous: Previous, side: Side) -> tuple[Hyper, Array, Array]:
-    """Noise and priors of a trained model for a run with this side information; the items' means and packed roots.
-
-    The directions of two runs differ. The users' weights are those that give the known items the same effect on the
-    prior means of who rated them, by least squares; the items' are the regression of the known items' means.
-    """
-    trained, known = previous.posterior, previous.known
-    require(trained is not None, "a Bayesian run goes on from a Bayesian model only: train without it")
-    assert trained is not None
-    noise, *priors = trained.hyper
-    users, items = (
-        gaussians.with_regressors(Prior.plain(prior.mean, prior.precision), groups)
-        for prior, groups in zip(priors, side.groups(), strict=True)
-    )
-    if trained.directions is not None and len(users.weights):
-        D = side.directions[known]
-        gram = np.einsum("jx,jy->xy", D, D)
-        weights = np.linalg.pinv(gram, hermitian=True) @ np.einsum("jx,ja->xa", D, trained.seen_lines[known])
-        users = users._replace(weights=weights)
-    regressors = side.regressors()
-    rows = trained.item_means[known], trained.item_covariances[known], np.zeros(int(known.sum())), regressors[known]
-    B, _ = gaussians.coefficients(gaussians.summed(*rows), items)
-    items = items._replace(weights=B[:-1], mean=B[-1])
-    means, covariances = items.means(regressors), gaussians.packed(np.linalg.inv(items.precision))
-    means[known] = trained.item_means[known]
-    spread = np.where(known[:, None], trained.item_covariances, covariances).astype(np.float64)
-    return Hyper(noise, users, items), means, gaussians.lower_roots(spread)
 
 
 # --- what is learned

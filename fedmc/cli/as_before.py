@@ -14,8 +14,10 @@ from fedmc.cli.groups import Solver
 from fedmc.model import Model
 
 
-def as_before(model: Model, rank: str, solver: Solver) -> tuple[str, Solver]:
-    """Rank and preset: as given at the command line, or those of the model."""
+def as_before(model: Model | None, rank: str, solver: Solver) -> tuple[str, Solver]:
+    """Rank and preset: as given at the command line, or those of the model to go on from, if there is one."""
+    if model is None:
+        return rank, solver
     context = click.get_current_context()
 
     def given(name: str) -> bool:

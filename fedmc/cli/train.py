@@ -159,8 +159,7 @@ def train(
     trained = None if start_from is None else load(model_path(start_from))
     if rounds is None:
         rounds = modes.parse(privacy, {}).default_rounds if trained is None else warm.ROUNDS
-    if trained is not None:
-        rank, solver = as_before(trained, rank, solver)
+    rank, solver = as_before(trained, rank, solver)
     folder = RunFolder(out, overwrite)
     plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
@@ -175,14 +174,7 @@ def train(
         min_cohort=min_cohort, decoys=decoys, clip=clip, ranking=ranking,
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
-    if wanted == ranks.AUTO:
-        ranks.check(settings)
-    check_fits(settings, decided)
-    if trained is not None:
-        warm.check(trained.settings, settings)
-    check_side(settings, plan.side.given)
-    if ablated:
-        ablation.check(settings)
+    _check(settings, decided, wanted, ablated, trained)
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
@@ -191,13 +183,24 @@ def train(
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
     about |= side.settings() | _about_events(events, federation)
-    if start_from is not None:
-        about["start_from"] = str(start_from)
+    about |= {} if start_from is None else {"start_from": str(start_from)}
     job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report, ablated, trained)
     done = _train(job, folder)
     _tell(done, folder.path, report, as_json)
     if done.run.diverged is not None:
         raise done.run.diverged
+
+
+def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trained: Model | None) -> None:
+    """Refuse settings that do not fit the data, what was asked for, or the model to go on from."""
+    if rank == ranks.AUTO:
+        ranks.check(settings)
+    check_fits(settings, decided)
+    if trained is not None:
+        warm.check(trained.settings, settings)
+    check_side(settings, decided.plan.side.given)
+    if ablated:
+        ablation.check(settings)
 
 
 def _tell(done: Done, path: Path, report: bool, as_json: bool) -> None:

@@ -110,9 +110,7 @@ def rounds(
     require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     check_run(settings, engine.clients, last, full)
     plan = _Plan(engine, settings, measure_every, last, full, previous)
-    opening: Round | None = None
-    if checkpoint is None:
-        checkpoint, opening = _opening(plan, on_checkpoint)
+    checkpoint, opening = _opening(plan, on_checkpoint) if checkpoint is None else (checkpoint, None)
     number, broadcast, server, start = checkpoint
     waiting = (opening or _resumed(engine, checkpoint)) if plan.rides else None  # measured with the next updates
     if opening is not None and waiting is None:

@@ -23,7 +23,7 @@ from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.stopping import Stop, until
-from fedmc.training.tuning import Budget, Trial, best, choose, in_words
+from fedmc.training.tuning import Trial, best, choose, in_words
 from fedmc.training.warm import previous_of
 
 
@@ -43,7 +43,6 @@ def train(
     *,
     measure_every: int | None = None,
     full: bool = False,
-    budget: Budget | None = None,
     spill: str | Path | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
     start_from: Model | None = None,
@@ -52,8 +51,8 @@ def train(
 
     Every `measure_every`-th round is measured; by default, as often as costs little.
     With `spill`, the clients' states are kept in this folder instead of in memory.
-    With `penalty_users="auto"` the l2 weight is chosen first, within the `budget`, on ratings that the clients hold
-    out; training then uses all ratings.
+    With `penalty_users="auto"` the l2 weight is chosen first, on ratings that the clients hold out; training then
+    uses all ratings.
     With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
     that the model was trained on included.
     """
@@ -65,7 +64,7 @@ def train(
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
     if settings.needs_tuning:
-        trials = choose(federation.shards, settings, budget)
+        trials = choose(federation.shards, settings)
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
