@@ -112,7 +112,7 @@ class World:
             folder.mkdir(exist_ok=True)
         else:
             shutil.copytree(start.folder, folder)
-        self.quorum, self.budget, self.policy = quorum, budget, policy
+        self.quorum, self.budget, self.policy, self.previous = quorum, budget, policy, None
         ratings = planted()
         self.shards = make_shards(ratings, np.arange(40) % NODES, "float64")
         self.folder, self.kill_at, self.killed = folder, kill_at, None
@@ -189,6 +189,7 @@ class World:
             self.tick("the server after its checkpoint")
 
         more = {"checkpoint": last, "on_checkpoint": on_checkpoint, "measure_every": self.measure_every, "last": number}
+        more["previous"] = self.previous
         for round in rounds(engine, settings, **more):
             self.between_rounds()
             if round.number == number:
@@ -256,10 +257,10 @@ def backup(source, target, name):
         found.backup(copy)
 
 
-def local(settings, number=ROUNDS):
+def local(settings, number=ROUNDS, previous=None):
     engine = LocalEngine(make_shards(planted(), np.arange(40) % NODES, "float64"))
     states = []
-    for round in rounds(engine, settings, on_checkpoint=states.append):
+    for round in rounds(engine, settings, on_checkpoint=states.append, previous=previous):
         if round.number == number:
             return engine, states[-1]
     raise AssertionError

@@ -189,6 +189,9 @@ class Bayes(Algorithm):
         known = [client.known_state(state) for state in states]
         return replace(found, home=client.average_home(shards, known), days=client.known_days(shards, known))
 
+    def item_posterior(self, broadcast: Broadcast) -> Posterior:
+        return posterior_of(broadcast)
+
     # --- the server
 
     def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:
@@ -209,8 +212,7 @@ class Bayes(Algorithm):
         return bayes_warm.warm_start(begun, previous)
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        sums, size = sums_of(server, broadcast.settings), broadcast.settings.rank + 1
-        sums = added(sums, total)
+        sums, size = added(sums_of(server, broadcast.settings), total), broadcast.settings.rank + 1
         if sums.users[-1] > 0 and broadcast.round > client.warm_rounds(broadcast.settings, broadcast.clients):
             sums = sums._replace(hyper=learned(sums))
         means, _ = item_roots(sums)
@@ -222,7 +224,7 @@ class Bayes(Algorithm):
         if not server.seen:
             return broadcast.shared
         sums = sums_of(server, broadcast.settings)
-        _, roots = item_roots(sums)
+        roots = item_roots(sums)[1]
         return shared_of(sums.hyper, roots.astype(broadcast.V.dtype), sums.side)
 
     def bound(self, server: ServerState, broadcast: Broadcast) -> float | None:

@@ -174,6 +174,10 @@ class Algorithm(Protocol):
         """The posteriors of items and of these clients' users, if the model has any."""
         return None
 
+    def item_posterior(self, broadcast: Broadcast) -> Posterior | None:
+        """The items' posteriors, noise and priors of a broadcast, if the model has any."""
+        return None
+
     # --- the server
 
     def start(self, ask: Ask, broadcast: Broadcast, first: Sequence[int]) -> Start:

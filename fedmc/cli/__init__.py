@@ -36,6 +36,7 @@ FEDERATION = {
 NODE = {
     "check": Entry("fedmc.cli.node:check", "Check ratings, keys and the connection."),
     "start": Entry("fedmc.cli.node_start:start", "Take part in training runs."),
+    "refresh": Entry("fedmc.cli.node:refresh", "Read the data again, for new runs."),
     "ledger": Entry("fedmc.cli.node_ledger:ledger", "Show the privacy budget, or accept that its record was lost."),
     "status": Entry("fedmc.cli.node_status:status", "Show policy, runs and refusals of a node."),
     "approve": Entry("fedmc.cli.node_policy:approve", "Let a run begin that waits for approval."),

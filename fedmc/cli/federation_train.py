@@ -20,15 +20,18 @@ from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
 from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.warm import check_previous, keep
 from fedmc.federation.setup import identities, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
 from fedmc.privacy.secagg.rules import cohort_for
+from fedmc.training import warm
 from fedmc.training.aggregation import is_masked
 from fedmc.training.sampling import sampler_of
 from fedmc.training.side import used_by
 
 Option = typer.Option
+RANK, ROUNDS = 20, 20  # if nothing else is said
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
@@ -41,12 +44,18 @@ class Order(NamedTuple):
     patience: float = 300.0  # seconds
     measure_every: int = 1
     name: str | None = None
+    start_from: RunFolder | None = None  # the run to go on from
 
 
 def train(
     server: Server = Path(),
-    rank: options.Rank = 20,
-    rounds: options.Rounds = 20,
+    rank: Annotated[
+        int | None, Option(help="Number of factors.", show_default="20, or as in the run of --from")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        Option(help="Number of communication rounds.", show_default=f"{ROUNDS}, or {warm.ROUNDS} with --from"),
+    ] = None,
     update: Annotated[
         options.UpdateName | None,
         Option(
@@ -76,6 +85,10 @@ def train(
     decoys: options.Decoys = 0.0,
     clip: options.Clip = 0.0,
     run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
+    start_from: Annotated[
+        str | None,
+        Option("--from", metavar="RUN", help="Go on from the model of this run, with the nodes' data of now."),
+    ] = None,
     detach: Detach = False,
     as_json: options.AsJson = False,
     *,
@@ -85,6 +98,11 @@ def train(
     """Train over all organisations and show which are online, working or offline. The run continues if you leave."""
     config = load_server(server)
     p = len(config.organisations)
+    before = None if start_from is None else find_run(config, start_from)
+    if rank is None:
+        rank = RANK if before is None else before.plan().settings.rank
+    if rounds is None:
+        rounds = ROUNDS if before is None else warm.ROUNDS
     settings = Settings.preset(
         solver.preset, rank=rank, active=p if active is None else active, update=update, penalty_users=penalty_users,
         privacy=privacy, clip=clip, ranking=ranking, decoys=decoys,
@@ -94,7 +112,7 @@ def train(
     usual = usual_update(update, settings.preset_name, everybody=active in (None, p), method=solver.method)
     if usual is not None:
         settings = settings.replace(update=usual)
-    folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run))
+    folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run, before))
     start_run(config, folder, detach, as_json)
 
 
@@ -127,6 +145,9 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     folder = RunFolder(config.runs / name)
     require(not folder.path.exists(), f"there is a run {name} already: choose another name, or `resume` it")
     catalogue, nodes = config.catalogue(), superlink.registered(config)
+    before = None if order.start_from is None else order.start_from.path
+    if before is not None:
+        check_previous(before, catalogue, settings)
     names, public = list(config.organisations), list[str]()
     new = [one for one in names if one not in nodes]
     require(not new, lambda: f"{new[0]} is not registered yet: restart the server")
@@ -136,9 +157,10 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
             len(catalogue), order.rounds, order.measure_every, order.patience, quorum, tuple(public),
-            config.oldest_protocol,
+            config.oldest_protocol, "" if before is None else before.name,
         )
     )  # fmt: skip
+    keep(folder.path, catalogue, before)
     for words in filter(None, (settings.privacy.claim(), settings.privacy.promise(len(names)))):
         typer.echo(words, err=True)
     if catalogue.features is not None and catalogue.features.names:

@@ -11,7 +11,8 @@ from fedmc.cli.echo import echo
 from fedmc.cli.node_ledger import print_budget
 from fedmc.data.partition import Shard
 from fedmc.errors import require
-from fedmc.federation.node.organisation import Opened, open_folder
+from fedmc.federation.node.organisation import REFRESH, Opened, open_folder, read_now
+from fedmc.federation.node.store import Store
 from fedmc.federation.setup import identities, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
@@ -23,9 +24,13 @@ Reread = Annotated[
 
 
 def check(folder: Folder = Path(), reread: Reread = False) -> None:
-    """Check ratings, catalogue, keys and whether the server can be reached; print the policy. Nothing is sent."""
+    """Check ratings, catalogue, keys and whether the server can be reached; print the policy. Nothing is sent.
+
+    The source is read again, to tell whether it holds other data than those that were read for runs.
+    """
     config = load_node(folder)
     open_ratings(config, reread)
+    print_changes(config)
     echo(f"obeys requests signed by the key {request_key.fingerprint(request_key.load_public(folder))}")
     for line in policy_in_words(config):
         echo(line)
@@ -36,6 +41,27 @@ def check(folder: Folder = Path(), reread: Reread = False) -> None:
         typer.echo(f"server: {config.server} answers, and is the one this folder was made for")
     except tls_check.UnreachableError as error:
         echo(f"server: {error}")
+
+
+def refresh(folder: Folder = Path()) -> None:
+    """Read ratings, features and events from their source again, for new runs. The node must not be running.
+
+    A run that has begun goes on only with the data that it began with: let it end first.
+    """
+    config = load_node(folder)
+    with Store(config.path("state")):  # a node that runs holds it
+        open_ratings(config, reread=True)
+    typer.echo(f"the next run uses these data: `fedmc node start {folder}`")
+
+
+def print_changes(config: NodeConfig) -> None:
+    """Print how the source differs from the data that were read for runs."""
+    now = read_now(config)
+    if now is None:
+        return
+    shard = now.shards[0]
+    counts = f"{shard.by_user.nnz:,} of {len(shard.users):,} users and {len(shard.rated):,} items"
+    echo(f"the source holds other data now ({counts}): {REFRESH} takes them")
 
 
 def identity(

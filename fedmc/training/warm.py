@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import require
@@ -16,21 +17,35 @@ ROUNDS = 5  # of a warm start, by default; `benchmarks/warm.py` shows what each 
 
 
 def previous_of(model: Model, items: Array, settings: Settings) -> Previous:
-    """A trained model on the items of a run with these settings; InputError if it cannot go on from the model."""
+    """A trained model, for a run on these items with these settings; InputError if it cannot go on from the model."""
     check(model.settings, settings)
-    require(
-        items.dtype.kind == model.items.dtype.kind,
-        f"the model's item ids are {_kind(model.items)}, those of the ratings {_kind(items)}: give ids of one kind",
+    rows = Previous(model.V.astype(settings.dtype), np.ones(len(model.V), bool), model.scaling, model.posterior)
+    return onto(rows, model.items, items)
+
+
+def previous_run(last: Broadcast, trained: Array, items: Array, settings: Settings) -> Previous:
+    """The last broadcast of a run on the items `trained`, for another run on these items."""
+    check(last.settings, settings)
+    posterior = last.settings.make_algorithm().item_posterior(last)
+    return onto(
+        Previous(last.V.astype(settings.dtype), np.ones(len(last.V), bool), last.scaling, posterior), trained, items
     )
-    places = np.minimum(np.searchsorted(model.items, items), len(model.items) - 1)
-    known = model.items[places] == items
+
+
+def onto(previous: Previous, trained: Array, items: Array) -> Previous:
+    """The rows of the items `trained` (sorted ids) as rows of these items; those of other items are not known."""
+    require(
+        items.dtype.kind == trained.dtype.kind,
+        f"the model's item ids are {_kind(trained)}, those of the ratings {_kind(items)}: give ids of one kind",
+    )
+    places = np.minimum(np.searchsorted(trained, items), len(trained) - 1)
+    known, posterior = trained[places] == items, previous.posterior
     require(bool(known.any()), "the model knows none of these items: train without it, or give their ids as before")
-    posterior = model.posterior
     if posterior is not None:
         directions = None if posterior.directions is None else posterior.directions[places]
         rows = posterior.item_means[places], posterior.item_covariances[places]
         posterior = replace(posterior, item_means=rows[0], item_covariances=rows[1], directions=directions)
-    return Previous(model.V[places].astype(settings.dtype), known, model.scaling, posterior)
+    return Previous(previous.V[places], known, previous.scaling, posterior)
 
 
 def check(before: Settings, settings: Settings) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from scipy import sparse
@@ -21,6 +22,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.data.understanding import understand
 from fedmc.errors import DataError, require
 from fedmc.federation.node import models
+from fedmc.federation.node import source as changed_source
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
@@ -34,6 +36,9 @@ from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
 from fedmc.training.calibration import finished, rating_range
 from fedmc.types import Array
+
+SHARD = "shard"  # the folder's own copy of the data, as they were read for runs
+REFRESH = "`fedmc node refresh FOLDER`, for a new run,"
 
 
 class Opened(NamedTuple):
@@ -59,9 +64,12 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     notes: tuple[str, ...] = ()
     own = not is_prepared(source)
     if own:
-        kept = config.path("shard")
+        kept, now = config.path(SHARD), changed_source.found(config, _files(config))
         if reread or not is_prepared(kept):
-            report, notes = _prepare(config, kept, str(source) if present(source) else config.source)
+            report, notes = _prepare(config, kept, source_words(config))
+            changed_source.remember(config, now)
+        elif changed := changed_source.changes(config, now):
+            notes = (f"{', '.join(changed)} changed since the data were read for runs: {REFRESH} takes the new data",)
         source = kept
     else:
         _check_prepared(config, source)
@@ -71,13 +79,40 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
     require(
         prepared.catalogue.hash == catalogue.hash,
-        f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: prepare it again",
+        f"{source} was prepared with another catalogue than {config.path('catalogue.json')}: "
+        + (REFRESH if own else "prepare it again"),
         DataError,
     )
     trust = Trust(config.organisation, server, identity)
     if own:
         notes += _unread(config, prepared.shards[0])
     return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
+
+
+def read_now(config: NodeConfig) -> Prepared | None:
+    """The data as they are in the source now, if they differ from those that were read for runs; None if not.
+
+    Data that were prepared elsewhere are used as they are.
+    """
+    kept = config.path(SHARD)
+    if is_prepared(source_of(config)) or not is_prepared(kept):
+        return None
+    with TemporaryDirectory(dir=config.folder, prefix="check-") as folder:
+        fresh = Path(folder) / SHARD
+        _prepare(config, fresh, source_words(config))
+        return None if ratings_hash(fresh) == ratings_hash(kept) else open_prepared(fresh)
+
+
+def source_words(config: NodeConfig) -> str:
+    """The ratings' source: a path if it is there, else as it is written, such as an address."""
+    source = source_of(config)
+    return str(source) if present(source) else config.source
+
+
+def _files(config: NodeConfig) -> list[Path]:
+    """The files of ratings, features and events."""
+    side = [_located(config, file) for file in _side_files(config).values() if file is not None]
+    return [source_of(config), *side]
 
 
 def source_of(config: NodeConfig) -> Path:

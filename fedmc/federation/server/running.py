@@ -1,6 +1,7 @@
 """A training run of a federation: its folder at the server, and how it is started, resumed, stopped and finished.
 
 plan.json       the run's settings, organisations and items; written once
+catalogue.json  the items; of the run that this one goes on from, previous.npz and previous-catalogue.json
 server.npz      the checkpoint; written before each next round begins
 secagg.json     under secure aggregation: the last session, and what nodes are asked next with; before each exchange
 history.jsonl   a line a round
@@ -28,7 +29,7 @@ from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError, require
 from fedmc.federation.logs import OneLine
 from fedmc.federation.protocol import OLDEST, OLDEST_SECURE, Served
-from fedmc.federation.server import checkpoint, secagg_record
+from fedmc.federation.server import checkpoint, secagg_record, warm
 from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
@@ -60,6 +61,7 @@ class RunPlan(NamedTuple):
     quorum: int
     identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
     oldest_protocol: int = OLDEST  # that its nodes may speak
+    start_from: str = ""  # the name of the run that it goes on from
 
 
 class RunFolder:
@@ -241,9 +243,10 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
         folder.say_absent(engine.absent, plan.organisations)
 
     if last is None or last.number < plan.rounds:
+        previous = warm.previous_of(folder.path, plan.settings) if plan.start_from else None
         running = rounds(
             engine, plan.settings, measure_every=plan.measure_every, last=plan.rounds, checkpoint=last,
-            on_checkpoint=on_checkpoint,
+            on_checkpoint=on_checkpoint, previous=previous,
         )  # fmt: skip
         _record(folder, running, plan.rounds)
     assert last is not None

@@ -1,0 +1,85 @@
+"""A second month over a real Flower: new ratings, a new item, and a run that goes on from the first one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from fedmc.data import catalogue as catalogues
+from fedmc.data.catalogue import Catalogue
+from fedmc.federation.node.organisation import open_folder
+from fedmc.federation.server import checkpoint, warm
+from fedmc.federation.setup import layout
+from fedmc.model import load
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
+from tests.loopback import NAMES, Loopback
+
+pytestmark = pytest.mark.slow  # real processes
+NEW_ITEM = 1_000
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    made = Loopback(tmp_path_factory.mktemp("flower"))
+    try:
+        made.start_all()
+        yield made
+    finally:
+        made.end()
+
+
+def second_month(made):
+    """Two organisations get new ratings, one of them of a new item; everybody gets the larger catalogue."""
+    places = [made.folder / name for name in (*NAMES, "server")]
+    larger = Catalogue.of(catalogues.load(places[0] / "catalogue.json").items, [NEW_ITEM])
+    for name in NAMES:
+        made.stop(name)
+    for place in places:
+        larger.save(place / "catalogue.json")
+    for name, item in zip(NAMES[:2], (NEW_ITEM, int(larger.items[0])), strict=True):
+        config = layout.load_node(made.folder / name)
+        source = made.folder / name / config.source
+        with open(source, "a", encoding="utf-8") as file:
+            file.writelines(f"{user},{item},4.0\n" for user in range(90_000, 90_010))
+    for name in NAMES:
+        done = made.fedmc("node", "refresh", made.folder / name)
+        assert done.returncode == 0, done.stderr
+        made.start_node(name)
+    return larger
+
+
+def expected(made, run):
+    """The simulation with the same history."""
+    plan = made.run(run).plan()
+    opened = [open_folder(layout.load_node(made.folder / name)).prepared for name in plan.organisations]
+    shards = [replace(prepared.shards[0], client=k) for k, prepared in enumerate(opened)]
+    previous = warm.previous_of(made.run(run).path, plan.settings)
+    found = rounds(LocalEngine(shards), plan.settings, measure_every=plan.rounds, last=plan.rounds, previous=previous)
+    *_, last = islice(found, plan.rounds + 1)
+    return last
+
+
+@pytest.mark.parametrize("privacy", ["secagg"])
+def test_the_next_month_goes_on_from_the_last_model(federation, privacy):
+    done = federation.train("january", 6, privacy=privacy)
+    assert done.returncode == 0, done.stderr
+    larger = second_month(federation)
+    refused = federation.train("wrong", 3, "--from", "january", "--rank", 4, privacy=privacy)
+    assert refused.returncode == 2
+    assert "rank is 4, but 3" in refused.stderr
+    done = federation.train("february", 3, "--from", "january", "--json", privacy=privacy)
+    assert done.returncode == 0, done.stderr
+    last = expected(federation, "february")
+    found = checkpoint.load(federation.run("february").saved).checkpoint
+    assert np.array_equal(found.broadcast.V, last.V)
+    assert json.loads(done.stdout.splitlines()[-1])["has_model"] == list(NAMES)
+    model = load(federation.folder / NAMES[0] / "model.npz")
+    assert NEW_ITEM in model.items.tolist()
+    assert len(model.items) == len(larger)
