@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+import pandas
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
@@ -35,6 +36,19 @@ def federation(tmp_path_factory):
         made.end()
 
 
+def add_ratings(source, item):
+    """Ten new users rate an item, in a file of text or of Parquet."""
+    users = range(90_000, 90_010)
+    if source.suffix == ".parquet":
+        table = pandas.read_parquet(source)
+        rows = [[user, item, 4.0] for user in users]
+        new = pandas.DataFrame(rows, columns=table.columns).astype(table.dtypes)
+        pandas.concat([table, new]).to_parquet(source, index=False)
+    else:
+        with open(source, "a", encoding="utf-8") as file:
+            file.writelines(f"{user},{item},4.0\n" for user in users)
+
+
 def second_month(made):
     """Two organisations get new ratings, one of them of a new item; everybody gets the larger catalogue."""
     places = [made.folder / name for name in (*NAMES, "server")]
@@ -44,10 +58,7 @@ def second_month(made):
     for place in places:
         larger.save(place / "catalogue.json")
     for name, item in zip(NAMES[:2], (NEW_ITEM, int(larger.items[0])), strict=True):
-        config = layout.load_node(made.folder / name)
-        source = made.folder / name / config.source
-        with open(source, "a", encoding="utf-8") as file:
-            file.writelines(f"{user},{item},4.0\n" for user in range(90_000, 90_010))
+        add_ratings(made.folder / name / layout.load_node(made.folder / name).source, item)
     for name in NAMES:
         done = made.fedmc("node", "refresh", made.folder / name)
         assert done.returncode == 0, done.stderr
