@@ -214,7 +214,9 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         U, posterior = finished([shard], [state], broadcast, U)
-        models.keep(config, request.run, Model(items, broadcast.V, users, U, seen, *about, posterior))
+        model = Model(items, broadcast.V, users, U, seen, *about, posterior)
+        rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
+        models.keep(config, request.run, model, rated)
 
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
