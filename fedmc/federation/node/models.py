@@ -56,7 +56,7 @@ def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = 
     why = _worse(config, model, held_out) if config.policy.no_worse and held_out is not None else None
     if why is None:
         _save(model, config.path(LAST))
-        write_whole(folder / IN_USE, run.encode())
+        write_whole(config.path(IN_USE), run.encode())
     else:
         log.warning(
             "the model of run %s is not taken into use: %s; `fedmc node rollback FOLDER --to %s` takes it",
