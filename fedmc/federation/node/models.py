@@ -58,12 +58,8 @@ def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = 
         _save(model, config.path(LAST))
         write_whole(config.path(IN_USE), run.encode())
     else:
-        log.warning(
-            "the model of run %s is not taken into use: %s; `fedmc node rollback FOLDER --to %s` takes it",
-            run,
-            why,
-            run,
-        )
+        cure = f"`fedmc node rollback FOLDER --to {run}` takes it"
+        log.warning("the model of run %s is not taken into use: %s; %s", run, why, cure)
     prune(folder, newest, config.keep_models, config.keep_megabytes * MEGABYTE)
     return why is None
 
