@@ -37,9 +37,14 @@ def raw(problem: Problem) -> ScaledRatings:
 
 def scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     """Predictions and scaled ratings of all stored entries."""
+    rows = np.repeat(np.arange(problem.matrix.shape[0]), np.diff(problem.matrix.indptr))
+    return scores_at(problem, F, X, rows, slice(None))
+
+
+def scores_at(problem: Problem, F: Array, X: Array, rows: Array, chosen: slice) -> tuple[Array, Array]:
+    """Predictions and scaled ratings of some stored entries, which are in these rows."""
     matrix, (mean, scale) = problem.matrix, problem.scaling
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    return np.einsum("kr,kr->k", X[rows], F[matrix.indices]), (matrix.data - mean) / scale
+    return np.einsum("kr,kr->k", X[rows], F[matrix.indices[chosen]]), (matrix.data[chosen] - mean) / scale
 
 
 def misfit(problem: Problem, F: Array, X: Array) -> tuple[float, float]:

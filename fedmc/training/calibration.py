@@ -101,13 +101,13 @@ def left_out(problem: Problem, V: Array, U: Array, known: Posterior) -> Errors:
     the rating.
     """
     chosen = slice(None, None, max(1, -(-problem.matrix.nnz // MAX_RATINGS)))
-    predicted, ratings = subproblem.scores(problem, V, U)
     rows = np.repeat(np.arange(problem.matrix.shape[0]), np.diff(problem.matrix.indptr))[chosen]
+    predicted, ratings = subproblem.scores_at(problem, V, U, rows, chosen)
     parts, noise = known.parts(rows, problem.matrix.indices[chosen], U), known.hyper.noise
     own = np.minimum(noise * parts[:, :2], MAX_LEVERAGE)
     h = np.minimum(noise * (parts[:, :2].sum(axis=1) + LEVERAGE_OF_BOTH * parts[:, 2]), MAX_LEVERAGE)
     variance = 1 / noise + (parts[:, :2] / (1 - own)).sum(axis=1) + parts[:, 2]
-    return Errors((ratings - predicted)[chosen] / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
+    return Errors((ratings - predicted) / (1 - h) / np.sqrt(variance), float(noise * parts[:, 0].mean()))
 
 
 def cut_down(problem: Problem, V: Array, known: Posterior, features: Array | None = None) -> Errors:
