@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
 import shutil
 import socket
@@ -502,3 +503,95 @@ def test_since_when_is_in_the_status(world):
     world.run.on_look({0, 1}, {1})
     second = world.run.status()["since"]
     assert {name: first[name] == second[name] for name in NAMES} == {"north": True, "south": True, "east": False}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def open_page(browser, world, token, width=1400, scheme="light"):
+    """The page, with everything it complained of and everything it asked for."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(8000)
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{world.address}#{token}")
+    return page, said, asked
+
+
+def fill(world):
+    """A run with hostile words wherever words may come from."""
+    world.add_rounds(0, 5, test_ndcg_20=0.3)
+    (world.run.path / "report.html").write_text("<!doctype html><title>report</title><p>the report")
+    absent = [{"client": 2, "round": 4, "why": f"it did not answer {EVIL} " + "x" * 300, "organisation": "east"}]
+    world.running(
+        round=5, online=["north", "south"], waiting=["south", "east"], why=EVIL, absent=absent,
+        since={"south": time.time() - 3, "east": time.time() - 100},
+    )  # fmt: skip
+    old = world.new_run("a <b>bold<b> run")
+    os.utime(old.path / "plan.json", (1, 1))
+
+
+@pytest.mark.slow
+def test_in_a_browser(browser, world, tmp_path):
+    fill(world)
+    shots = Path(os.environ.get("FEDMC_SCREENSHOTS", tmp_path))
+    for width, scheme in ((400, "light"), (1400, "light"), (400, "dark"), (1400, "dark")):
+        page, said, asked = open_page(browser, world, world.token, width, scheme)
+        page.wait_for_selector("body[data-live=yes]")
+        page.wait_for_selector("svg .curve")
+        assert said == []
+        assert [url for url in asked if not url.startswith((world.address, "data:"))] == []
+        assert all(world.token not in url.partition("#")[0] for url in asked), "the token is in no request"
+        assert page.url == world.address, "nor in the address bar"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.querySelectorAll('img, b, main script').length") == 0
+        assert EVIL in page.inner_text("#why")
+        assert "a <b>bold<b> run" in page.inner_text("#runs")
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert light == (scheme == "light")
+        page.screenshot(path=shots / f"operator-{width}-{scheme}.png", full_page=True)
+        if (width, scheme) != (1400, "dark"):
+            page.close()
+    shift = "new PerformanceObserver(l => { for (const e of l.getEntries()) window.shift += e.value; })"
+    page.evaluate(f"window.shift = 0; {shift}.observe({{type: 'layout-shift', buffered: true}})")
+    world.add_rounds(6, 6, test_ndcg_20=0.31)
+    world.run.say(round=6, online=["north", "south", "east"], waiting=[])
+    page.wait_for_selector("#round:text-is('6 of 20')")
+    page.wait_for_selector("#curves :text('in round 6')")
+    assert page.locator("#organisations .good").count() == 3
+    assert page.evaluate("window.shift") < 0.1
+    with page.expect_popup() as opened:
+        page.click("#runs a")
+    assert opened.value.inner_text("p") == "the report"
+    assert world.token not in opened.value.url
+    page.reload()
+    page.wait_for_selector("body[data-live=yes]")
+    assert said == []
+    page.close()
+
+
+@pytest.mark.slow
+def test_refusals_in_a_browser(browser, world):
+    """A wrong token, and a server that ends: words that say what to do."""
+    page, _, _ = open_page(browser, world, "wrong-token")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "operator.token" in page.inner_text("#trouble")
+    assert page.inner_text("#link") == "not connected"
+    page.close()
+    page, _, _ = open_page(browser, world, world.token)
+    page.wait_for_selector("body[data-live=yes]")
+    world.pages.end()
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "Trying again" in page.inner_text("#trouble")
+    page.close()

@@ -28,7 +28,11 @@ function drawRun(run) {
   say("promise", run ? run.promise : "");
   byId("why").hidden = !(run && run.why);
   say("why", run ? run.why : "");
-  rows("errors", (run ? run.errors : []).map((one) => [`round ${one.round}`, one.organisation, one.why]), "None.");
+  rows("errors", (run ? run.errors : []).map((one) => {
+    const cell = make("td", make("div", `round ${one.round}, ${one.organisation}`, "soft"));
+    cell.append(make("div", one.why));
+    return [cell];
+  }), "None.");
   drawCurves(run ? run.curves : []);
 }
 
@@ -38,7 +42,7 @@ function draw(found) {
   rows("organisations", found.organisations.map((one) => {
     const name = make("td", one.name);
     if (one.note) name.append(make("div", one.note, "soft"));
-    return [name, state(one.state), one.since === null ? "" : ago(one.since)];
+    return [name, state(one.state), make("td", ago(one.since), "tight")];
   }));
   say("certificate", found.certificate === null ? "\u00a0" : `certificate until ${new Date(found.certificate * 1000).toLocaleDateString()}`);
   rows("runs", found.runs.map((one) => {
@@ -47,7 +51,8 @@ function draw(found) {
       report = make("a", "report");
       report.href = one.report; report.target = "_blank"; report.rel = "noopener noreferrer";
     }
-    return [one.name, state(one.state), `${one.round} of ${one.rounds}`, day(one.at), report];
+    const rounds = make("td", `${one.round} of ${one.rounds}`, "tight");
+    return [one.name, state(one.state), rounds, make("td", day(one.at), "extra"), make("td", report, "tight")];
   }), "None yet.");
 }
 

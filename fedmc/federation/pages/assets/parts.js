@@ -44,6 +44,12 @@ function line(tag, attributes, text) {
   return made;
 }
 
+// The smallest of 1, 2, 5, 10, ... times a power of ten that is not below this.
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= least * 0.999);
+}
+
 // A curve with its axes; drawn at the size that it has on the screen, so that letters keep theirs.
 function chart(curve, width) {
   const height = 216, left = 52, right = 12, top = 10, bottom = 24;
@@ -55,9 +61,9 @@ function chart(curve, width) {
   y0 -= pad; y1 += pad;
   const x = (value) => left + (x1 > x0 ? (value - x0) / (x1 - x0) : 0.5) * (width - left - right);
   const y = (value) => height - bottom - (value - y0) / (y1 - y0) * (height - top - bottom);
-  const digits = Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(y1 - y0))));
-  for (let k = 0; k <= 4; k += 1) {
-    const value = y0 + (y1 - y0) * k / 4;
+  const step = niceStep((y1 - y0) / 6), digits = Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(step))));
+  for (let k = Math.ceil(y0 / step); k * step <= y1; k += 1) {
+    const value = k * step;
     svg.append(line("line", { class: "axis", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
     svg.append(line("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(digits)));
   }
