@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedmc.cli.logs import log_to_stderr
+from fedmc.cli.pages import served
 from fedmc.cli.request_keys import print_handover
 from fedmc.federation.flower.gateway import server as gateway
 from fedmc.federation.flower.superlink import Link
+from fedmc.federation.pages.operator import operator_pages
 from fedmc.federation.setup import request_key
 from fedmc.federation.setup.keys import check_certificate
 from fedmc.federation.setup.layout import load_server
 
 
-def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path()) -> None:
+def start(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path(),
+    page: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the operator's page, on loopback; 0: any.", show_default="config.toml's"
+        ),
+    ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no page.")] = False,
+) -> None:
     """Run Flower's SuperLink, and the gateway that nodes connect to with TLS and keys, until told to stop.
 
     The gateway admits only nodes whose keys are in `nodes/`, and only to what nodes need: training runs are started on
-    this machine. Telemetry, update checks and installations at run time are off.
+    this machine. Telemetry, update checks and installations at run time are off. The operator's page shows rounds,
+    organisations and errors in a browser on this machine, and has metrics for Prometheus.
     """
     log_to_stderr()
     config = load_server(folder)
@@ -33,12 +47,17 @@ def start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] =
     warning = check_certificate(config.path("server.pem"))
     if warning is not None:
         typer.echo(warning, err=True)
+    port = config.page_port if page is None else page
     link = Link(config)
     try:
         nodes = link.register()
         names = ", ".join(config.organisations)
         ready = f"ready: nodes of {names} connect to {config.host}:{config.port}; {items:,} items"
-        gateway.serve(config, nodes, link.port, link.process.wait, lambda: typer.echo(ready, err=True))
+        heard: dict[str, float] = {}
+        shown = nullcontext() if no_page else served(operator_pages(config, port, heard), folder)
+        with shown:
+            on_ready = partial(typer.echo, ready, err=True)
+            gateway.serve(config, nodes, link.port, link.process.wait, on_ready, heard=heard)
         if link.process.poll() is not None:
             typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
             raise typer.Exit(1)

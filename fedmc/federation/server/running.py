@@ -68,6 +68,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names: list[str] = []
+        self._states: dict[str, tuple[tuple[bool, bool], float]] = {}  # online and asked, and since when
 
     @property
     def saved(self) -> Path:
@@ -114,7 +115,11 @@ class RunFolder:
         self.check_stop()
         names = self._names
         there, late = [names[k] for k in sorted(online)], [names[k] for k in sorted(waiting)]
-        self.say(online=there, waiting=late)
+        for k, name in enumerate(names):
+            now = k in online, k in waiting
+            if self._states.get(name, (None, 0.0))[0] != now:
+                self._states[name] = now, time.time()
+        self.say(online=there, waiting=late, since={name: at for name, (_, at) in self._states.items()})
 
     def history(self) -> list[dict[str, Any]]:
         try:

@@ -146,12 +146,17 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def check_certificate(path: Path) -> str | None:
-    """A warning if the certificate expires within 30 days, else None; DataError if it has expired or is damaged."""
+def certificate_end(path: Path) -> datetime.datetime:
+    """When a certificate expires; DataError if it is damaged."""
     try:
-        ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a certificate: {error}") from None
+
+
+def check_certificate(path: Path) -> str | None:
+    """A warning if the certificate expires within 30 days, else None; DataError if it has expired or is damaged."""
+    ends = certificate_end(path)
     left = ends - datetime.datetime.now(datetime.UTC)
     cure = "`fedmc federation renew` makes a new one (of the authority, only `init` does)"
     if left.total_seconds() <= 0:

@@ -47,6 +47,7 @@ class ServerConfig:
     bind: str  # the address it listens on
     control_port: int  # of the SuperLink, on loopback only; 0: any that is free
     oldest_protocol: int = OLDEST  # nodes of an older one are refused
+    page_port: int = 0  # of the operator's page, on loopback only; 0: any that is free
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -190,6 +191,7 @@ def load_server(folder: Path) -> ServerConfig:
         f"{folder / 'config.toml'}: oldest_protocol must be from {OLDEST} to {PROTOCOL}, got {asked!r}",
         DataError,
     )
+    whole(f"{folder / 'config.toml'}: page_port", config.page_port, 0, 65535)
     return config
 
 
@@ -259,6 +261,7 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
     listed = ", ".join(f'"{name}"' for name in names)
     text = f'organisations = [{listed}]\nhost = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
     text += f"control_port = {address.control_port}  # Flower's own interface, on loopback only\n"
+    text += "page_port = 0  # the operator's page, on loopback only; 0: any that is free\n"
     text += f"oldest_protocol = {PROTOCOL}  # {OLDEST}: also serve nodes of fedmc 0.2, which check no signatures\n"
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)

@@ -4,7 +4,8 @@ nothing is parsed, kept or forwarded for a peer that has not shown a signature."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import NamedTuple, TypeVar
 
@@ -41,8 +42,11 @@ class Call(NamedTuple):
 
 
 class Gate:
-    def __init__(self, members: Members, backend: Backend, limits: Limits) -> None:
+    def __init__(
+        self, members: Members, backend: Backend, limits: Limits, heard: MutableMapping[str, float] | None = None
+    ) -> None:
         self.members, self.backend, self.limits = members, backend, limits
+        self.heard = {} if heard is None else heard  # when each organisation called last, for the operator's page
         self.objects, self.polls, self.bodies = Objects(), Polls(limits), Bodies(limits)
         self.pace = Pace(limits)
         nodes = {member.node for member in members.values()}
@@ -56,6 +60,7 @@ class Gate:
         headers = list(request.headers)
         size = declared_size(headers)
         member = authenticate(headers, self.members)
+        self.heard[member.name] = time.time()
         most = calls.max_bytes(name, self.limits)
         if size > most:
             raise Refusal(413, f"{member.name} declares {size} bytes for {name}, at most {most} are carried")

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -121,8 +121,12 @@ def serve(
     ended: Callable[[], object],
     on_ready: Callable[[], None],
     limits: Limits = LIMITS,
+    heard: MutableMapping[str, float] | None = None,
 ) -> None:
-    """Serve until a signal arrives, or until `ended`, which waits for the SuperLink's end in a thread, returns."""
+    """Serve until a signal arrives, or until `ended`, which waits for the SuperLink's end in a thread, returns.
+
+    `heard` is told when each organisation calls.
+    """
     members = load_members(config, nodes)
     files = allow_files(limits.files(len(members)))
     missing = limits.files(len(members)) - files
@@ -132,7 +136,7 @@ def serve(
         limits = replace(limits, strangers=few, strangers_by_address=min(few, limits.strangers_by_address))
     context = server_context(config.path("server.pem"), config.path("server.key"))
     backend = SuperLink(f"https://127.0.0.1:{control_port}", config.path("ca.crt"))
-    asyncio.run(_run(Gateway(Gate(members, backend, limits), context, limits), config, ended, on_ready))
+    asyncio.run(_run(Gateway(Gate(members, backend, limits, heard), context, limits), config, ended, on_ready))
 
 
 async def _run(
