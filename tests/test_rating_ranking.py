@@ -122,7 +122,7 @@ def test_train_shows_it_in_every_measured_round(tmp_path):
 def test_in_a_federation(kind, tmp_path):
     """The sums of a federation are the simulation's, and no item's popularity is told."""
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
-    from fedmc.cli.display import quality
+    from fedmc.problem.quality import quality
     from tests.test_federation_events import configure, planned, simulated, table_of
     from tests.test_federation_side import NAMES, check_same, conducted, processes
 

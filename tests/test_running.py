@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedmc.cli.federation_progress import print_rounds, round_line
 from fedmc.errors import Diverged
 from fedmc.federation.server import checkpoint
 from fedmc.federation.server.running import RunFolder, RunPlan, conduct
@@ -125,3 +126,22 @@ def test_a_second_conductor_waits_and_gives_up_without_a_word(folder, tmp_path):
 def test_a_torn_line_of_history_is_left_out(folder):
     (folder.path / "history.jsonl").write_text('{"number": 0}\n{"numb{"number": 1}\n{"number": 2}\n')
     assert [line["number"] for line in folder.history()] == [0, 2]
+
+
+def test_without_a_terminal_each_round_is_one_line(folder, tmp_path, capsys):
+    """Lines that were there before, of an earlier start, are not repeated."""
+    conduct(folder, World(tmp_path), SIGNER)
+    print_rounds(folder, told=2)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"round {k} of 4" for k in (2, 3, 4)]
+    last = folder.history()[-1]
+    assert f"RMSE {last['train_rmse' if last.get('test_rmse') is None else 'test_rmse']:.4f}" in lines[-1]
+    assert f"{last['bytes_up'] / 1e6:.2f} MB up" in lines[-1]
+
+
+def test_a_line_names_who_was_left_out_of_its_round_and_why():
+    line = {"number": 2, "seconds": 1.25, "bytes_up": 3_000_000, "bytes_down": 0, "participants": [0, 1]}
+    absent = [{"round": 1, "organisation": "a", "why": "x"}, {"round": 2, "organisation": "b", "why": "no answer"}]
+    assert round_line(line, 5, absent) == (
+        "round 2 of 5: 1.2 s, 3.00 MB up, 0.00 MB down, 2 took part; left out: b (no answer)"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from rich import progress
 from rich.console import Console
@@ -14,17 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmc.errors import LAYOUT, printable
-from fedmc.problem.ranking import beside
+from fedmc.problem.quality import ranking_in_words
 
 ROWS = {
     "test_rmse": "test RMSE", "train_rmse": "train RMSE", "objective": "objective F(U, V)",
     "bound": "evidence bound (nats)", "rounds": "rounds", "seconds": "seconds of updates", "bytes_down": "bytes down",
     "bytes_up": "bytes up", "certified": "beta certified", "epsilon": "epsilon spent", "stopped": "stopped",
 }  # fmt: skip
-
-
-RANKING = {"ndcg_20": "NDCG@20", "recall_20": "Recall@20"}  # shown of events, beside popularity's
-PARTS = ("test", "validation")
 
 
 @contextmanager
@@ -64,24 +59,6 @@ def counted(number: object, what: str) -> str:
 def print_text(text: str) -> None:
     """Print a sentence on stdout, not broken into lines."""
     Console().print(_plain(text), soft_wrap=True, highlight=False)
-
-
-def ranking_in_words(found: Mapping[str, object]) -> dict[str, str]:
-    """NDCG@20 and Recall@20 beside those of popularity, by label; of the test or, without one, of the validation."""
-    part = next((part for part in PARTS if f"{part}_ndcg_20" in found), None)
-    if part is None:
-        return {}
-    return {f"{part} {label}": beside(found, part, name) for name, label in RANKING.items()}
-
-
-def quality(measured: Mapping[str, object]) -> str:
-    """How good a model is, for a progress bar: an RMSE, ranking metrics, or both."""
-    ranking = measured.get("ranking")
-    ranked = ranking_in_words(measured if ranking is None else cast(Mapping[str, object], ranking))
-    errors = (measured.get("test_rmse"), measured.get("train_rmse"))
-    rmse = next((error for error in errors if error is not None), None)
-    told = [] if rmse is None else [f"RMSE {rmse:.4f}"]
-    return "  ".join([*told, *(f"{label.partition(' ')[2]} {value}" for label, value in ranked.items())])
 
 
 def print_summary(summary: Mapping[str, object], folder: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import MofNCompleteColumn
 
-from fedmc.cli.display import PARTS, print_text, progress_bar, quality
+from fedmc.cli.display import print_text, progress_bar
+from fedmc.cli.echo import echo
 from fedmc.cli.runs import to_json
 from fedmc.errors import FedmcError, require
+from fedmc.federation.server.round_words import in_words
 from fedmc.federation.server.running import RunFolder
 from fedmc.federation.setup.layout import ServerConfig
+from fedmc.problem.quality import PARTS, quality
 
 Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", show_default="the last one")]
@@ -40,11 +45,38 @@ def find_run(config: ServerConfig, name: str | None) -> RunFolder:
     return RunFolder(path)
 
 
-def follow(folder: RunFolder, start_within: float = 60) -> None:
-    """Show a progress bar until the run ends."""
+def follow(folder: RunFolder, told: int = 0, start_within: float = 60) -> None:
+    """Show the run's progress until it ends: a bar, or without a terminal a line a round after the first `told`."""
     deadline = time.monotonic() + start_within
     while not folder.locked() and folder.status()["state"] != "finished" and time.monotonic() < deadline:
         time.sleep(0.2)
+    (_show_bar if sys.stderr.isatty() else partial(print_rounds, told=told))(folder)
+
+
+def print_rounds(folder: RunFolder, told: int = 0) -> None:
+    """Print a line on stderr for each round after the first `told` lines of history, until the run ends."""
+    rounds, awaiting, running = folder.plan().rounds, "", True
+    while running:
+        running = folder.locked()  # read before the rest, which is written last
+        found, history = folder.status(), folder.history()
+        for line in history[told:]:
+            echo(round_line(line, rounds, found.get("absent", [])), err=True)
+        told = max(told, len(history))
+        if _awaiting(found) not in ("", awaiting):
+            echo(_awaiting(found), err=True)
+        awaiting = _awaiting(found)
+        if running:
+            time.sleep(0.3)
+
+
+def round_line(line: Json, rounds: int, absent: Sequence[Json]) -> str:
+    """A round in words: its measurements, and who was left out and why."""
+    left_out = {one["organisation"]: one["why"] for one in absent if one["round"] == line["number"]}
+    names = ", ".join(f"{name} ({why})" for name, why in left_out.items())
+    return in_words(line, rounds) + (f"; left out: {names}" if names else "")
+
+
+def _show_bar(folder: RunFolder) -> None:
     with progress_bar(MofNCompleteColumn(), "{task.fields[now]}") as bar:
         task = bar.add_task("round", total=folder.plan().rounds, now="")
         running = True

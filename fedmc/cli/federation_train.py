@@ -194,14 +194,14 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
 
 def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
     """Start the run at the server, and show its progress until it ends."""
-    name = folder.path.name
+    name, told = folder.path.name, len(folder.history())
     folder.say(state="starting", why="")
     superlink.run(config, folder.path)
     if detach:
         typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
         return
     try:
-        follow(folder)
+        follow(folder, told)
     except KeyboardInterrupt:
         typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
         raise typer.Exit(130) from None

@@ -13,8 +13,9 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from fedmc.algorithms.settings import Settings
-from fedmc.cli.display import progress_bar, quality
+from fedmc.cli.display import progress_bar
 from fedmc.data.partition import Federation
+from fedmc.problem.quality import quality
 from fedmc.training import memory, simulation
 from fedmc.training.rounds import Round
 from fedmc.training.tuning import Trial

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
 
+from fedmc.algorithms.messages import STATEFUL_TASKS
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
 from fedmc.federation.node.guard import Guard, LedgerMismatchError
 from fedmc.federation.node.refusals import RefusedError, log
+from fedmc.federation.node.replies import about
 from fedmc.federation.node.store import Store, StoreError
 from fedmc.federation.wire import Request
 from fedmc.privacy.dp.bounds import check_multiplier
@@ -41,7 +44,17 @@ def in_whole_steps(request: Request, before: State | None) -> Work:
 def released(
     request: Request, shard: Shard, work: Work, store: Store, ledger: Ledger | None
 ) -> tuple[State | None, bytes]:
-    """The new state and the reply of a request."""
+    """The new state and the reply of a request; of a round, a line in the node's own log."""
+    began = time.perf_counter()
+    state, content = _released(request, shard, work, store, ledger)
+    if request.broadcast.task in STATEFUL_TASKS:
+        log.info("%s: %.2f s, a reply of %.3f MB", about(request), time.perf_counter() - began, len(content) / 1e6)
+    return state, content
+
+
+def _released(
+    request: Request, shard: Shard, work: Work, store: Store, ledger: Ledger | None
+) -> tuple[State | None, bytes]:
     broadcast = request.broadcast
     multiplier = broadcast.settings.make_algorithm().noise_multiplier(broadcast)
     if multiplier is None:

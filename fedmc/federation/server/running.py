@@ -34,6 +34,7 @@ from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
+from fedmc.federation.server.round_words import in_words
 from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.witness import Witness
@@ -136,7 +137,9 @@ class RunFolder:
         """From now on, what this process logs about the federation is in the run's folder too."""
         handler = logging.FileHandler(self.path / "run.log")
         handler.setFormatter(OneLine())
-        logging.getLogger("fedmc").addHandler(handler)
+        logger = logging.getLogger("fedmc")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
 
     def ask_to_stop(self) -> None:
         (self.path / "stop").touch()
@@ -264,8 +267,10 @@ def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:
     with open(folder.path / "history.jsonl", "a", encoding="utf-8") as history:
         for round in running:
             if round.number not in there:
-                history.write(json.dumps(round.record()) + "\n")
+                line = round.record()
+                history.write(json.dumps(line) + "\n")
                 history.flush()
+                log.info("%s", in_words(line, last))
             folder.check_stop()
             if round.number >= last:
                 return
