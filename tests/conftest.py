@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import hypothesis
@@ -14,7 +15,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
 REAL = (
-    "flower", "flower_events", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands",
+    "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "node_commands", "plugin_package", "policy_commands",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.
@@ -51,6 +52,19 @@ def data_folder() -> Path:
     if not (folder / "ml-1m" / "ratings.dat").is_file():
         pytest.skip("set FEDMC_DATA to a folder that holds ml-1m/ratings.dat and ml-100k/u.data")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real Chromium, for all tests of a module."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 @pytest.fixture(scope="module")

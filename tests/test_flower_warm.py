@@ -20,20 +20,10 @@ from fedmc.federation.setup import layout
 from fedmc.model import load
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
-from tests.loopback import NAMES, Loopback
+from tests.loopback import NAMES
 
 pytestmark = pytest.mark.slow  # real processes
 NEW_ITEM = 1_000
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    made = Loopback(tmp_path_factory.mktemp("flower"))
-    try:
-        made.start_all()
-        yield made
-    finally:
-        made.end()
 
 
 def add_ratings(source, item):
@@ -78,19 +68,19 @@ def expected(made, run):
 
 
 @pytest.mark.parametrize("privacy", ["secagg"])
-def test_the_next_month_goes_on_from_the_last_model(federation, privacy):
-    done = federation.train("january", 6, privacy=privacy)
+def test_the_next_month_goes_on_from_the_last_model(loopback, privacy):
+    done = loopback.train("january", 6, privacy=privacy)
     assert done.returncode == 0, done.stderr
-    larger = second_month(federation)
-    refused = federation.train("wrong", 3, "--from", "january", "--rank", 4, privacy=privacy)
+    larger = second_month(loopback)
+    refused = loopback.train("wrong", 3, "--from", "january", "--rank", 4, privacy=privacy)
     assert refused.returncode == 2
     assert "rank is 4, but 3" in refused.stderr
-    done = federation.train("february", 3, "--from", "january", "--json", privacy=privacy)
+    done = loopback.train("february", 3, "--from", "january", "--json", privacy=privacy)
     assert done.returncode == 0, done.stderr
-    last = expected(federation, "february")
-    found = checkpoint.load(federation.run("february").saved).checkpoint
+    last = expected(loopback, "february")
+    found = checkpoint.load(loopback.run("february").saved).checkpoint
     assert np.array_equal(found.broadcast.V, last.V)
     assert json.loads(done.stdout.splitlines()[-1])["has_model"] == list(NAMES)
-    model = load(federation.folder / NAMES[0] / "model.npz")
+    model = load(loopback.folder / NAMES[0] / "model.npz")
     assert NEW_ITEM in model.items.tolist()
     assert len(model.items) == len(larger)

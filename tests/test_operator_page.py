@@ -505,18 +505,6 @@ def test_since_when_is_in_the_status(world):
     assert {name: first[name] == second[name] for name in NAMES} == {"north": True, "south": True, "east": False}
 
 
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs a Chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
 def open_page(browser, world, token, width=1400, scheme="light"):
     """The page, with everything it complained of and everything it asked for."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -46,18 +45,6 @@ def comparison_folder(tmp_path_factory, run_folder):
     done = fedmc(*words.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs a Chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 def open_page(browser, path, width=1400, scheme="light"):
