@@ -45,9 +45,9 @@ function line(tag, attributes, text) {
 }
 
 // The smallest of 1, 2, 5, 10, ... times a power of ten that is not below this.
-function niceStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= least * 0.999);
+function niceStep(bound) {
+  const power = 10 ** Math.floor(Math.log10(bound));
+  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= bound * 0.999);
 }
 
 // A curve with its axes; drawn at the size that it has on the screen, so that letters keep theirs.
