@@ -17,7 +17,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
 from fedmc.errors import TooFewError
 from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import identities, layout
+from fedmc.federation.setup import layout, members
 from fedmc.model import load
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -70,7 +70,7 @@ def copied(made, tmp_path):
 def planned(made, settings, name="a"):
     server, p = made / "server", len(NAMES)
     hash = catalogues.load(server / "catalogue.json").hash
-    public = tuple(key for _, key in identities.load(server / identities.LIST))
+    public = tuple(members.load(server).identities)
     folder = RunFolder(server / "runs" / name)
     folder.write_plan(RunPlan(f"run-{name}", settings, NAMES, list(range(p)), hash, ITEMS, ROUNDS, 1, 5.0, p, public))
     return folder

@@ -26,7 +26,7 @@ from fedmc.federation.server import checkpoint
 from fedmc.federation.server.running import RunFolder, RunPlan, conduct
 from fedmc.federation.server.secagg_session import SecureAsk
 from fedmc.federation.server.signing import Signer
-from fedmc.federation.setup import identities, layout, request_key
+from fedmc.federation.setup import layout, members, request_key
 from fedmc.model import load
 from fedmc.training import local
 from fedmc.training.local import LocalEngine
@@ -243,7 +243,7 @@ def settings_of(kind, **more):
 def planned(made, settings, name="a", number=4):
     server = made / "server"
     hash, p = catalogues.load(server / "catalogue.json").hash, len(NAMES)
-    public = tuple(key for _, key in identities.load(server / identities.LIST))
+    public = tuple(members.load(server).identities)
     folder = RunFolder(server / "runs" / name)
     folder.write_plan(
         RunPlan(f"run-{name}", settings, NAMES, list(range(p)), hash, ITEMS + 1, number, 1, 5.0, p, public)

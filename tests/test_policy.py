@@ -30,7 +30,7 @@ from fedmc.federation.server.running import RunFolder, conduct
 from fedmc.federation.setup import policy as policies
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.setup.policy import DEFAULT, Policy
-from fedmc.federation.statuses import CURES, OK, STATUS
+from fedmc.federation.statuses import AWAITING_APPROVAL, CURES, OK, STATUS
 from fedmc.federation.wire import Request, decode_reply, encode, from_bytes, hash_of, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.privacy.secagg.member import MemberState
@@ -348,7 +348,7 @@ def approving_world(folder, when):
     def approve(contents, *more):
         answers = exchange(contents, *more)
         for client, answer in answers.items():
-            if approval.awaits_approval(answer):
+            if approval.status_of(answer) == AWAITING_APPROVAL:
                 refused[client] += 1
                 if client != 1 or refused[client] == when:
                     approve_at(world, client)
@@ -401,7 +401,7 @@ def test_without_approval_the_run_ends_with_the_cure_and_can_be_resumed(run_fold
 
 def test_answers_that_are_no_refusals_are_not_waited_for():
     for content in (b"", b"PK\x03\x04" + b"\0" * 50, b"x" * 20_000, to_bytes({}, {"stage": "share"})):
-        assert not approval.awaits_approval(content)
+        assert approval.status_of(content) != AWAITING_APPROVAL
 
 
 # --- whatever a server sends

@@ -15,6 +15,7 @@ from fedmc.errors import LAYOUT, FedmcError, printable
 CATALOGUE = {
     "make": Entry("fedmc.cli.catalogue:make", "Write a catalogue of the items of a source."),
     "merge": Entry("fedmc.cli.catalogue:merge", "Merge several catalogues into one."),
+    "grow": Entry("fedmc.cli.catalogue_grow:grow", "Add items to a catalogue; items keep their columns."),
     "check": Entry("fedmc.cli.catalogue:check", "Check that a catalogue covers a source."),
 }
 DATA = {
@@ -25,7 +26,12 @@ DATA = {
 }
 FEDERATION = {
     "init": Entry("fedmc.cli.federation_setup:init", "Create keys, certificates and folders."),
-    "renew": Entry("fedmc.cli.federation_setup:renew", "Renew the server's certificate."),
+    "add": Entry("fedmc.cli.federation_members:add", "Add an organisation; nobody else restarts."),
+    "remove": Entry("fedmc.cli.federation_members:remove", "Mark an organisation as gone."),
+    "take-out": Entry("fedmc.cli.federation_members:take_out", "Take the part of one that leaves out of a sum."),
+    "members": Entry("fedmc.cli.federation_members:list_members", "Show the members, or take in a newer list."),
+    "announce": Entry("fedmc.cli.announcing:announce", "Tell all nodes of new members and items."),
+    "renew": Entry("fedmc.cli.federation_setup:renew", "Renew the server's certificate, or a member's keys."),
     "sign-key": Entry("fedmc.cli.request_keys:sign_key", "Show or make the key that signs requests."),
     "train": Entry("fedmc.cli.federation_train:train", "Train a model over all organisations."),
     "resume": Entry("fedmc.cli.federation_train:resume", "Resume a run that stopped."),
@@ -43,7 +49,9 @@ NODE = {
     "status": Entry("fedmc.cli.node_status:status", "Show policy, runs and refusals of a node."),
     "approve": Entry("fedmc.cli.node_policy:approve", "Let a run begin that waits for approval."),
     "reject": Entry("fedmc.cli.node_policy:reject", "Take no part in a run."),
-    "identity": Entry("fedmc.cli.node:identity", "Show, renew or pin secure-aggregation keys."),
+    "leave": Entry("fedmc.cli.node_members:leave", "State that this organisation leaves."),
+    "keys": Entry("fedmc.cli.node_members:keys", "Make this organisation's own keys."),
+    "identity": Entry("fedmc.cli.node_members:identity", "Show, renew or pin secure-aggregation keys."),
     "trust": Entry("fedmc.cli.request_keys:trust", "Pin the key of the server to obey."),
     "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
     "recommend": Entry("fedmc.cli.recommend:recommend_at_node", "Recommend items to the organisation's own users."),

@@ -19,6 +19,7 @@ from fedmc.data.prepare import Plan, load_table
 from fedmc.data.ratings import Ratings
 from fedmc.data.understanding import understand
 from fedmc.errors import require
+from fedmc.types import Array
 
 Out = Annotated[Path, typer.Option(help="The catalogue file to write.")]
 TableOfItems = Annotated[
@@ -77,6 +78,11 @@ def check(
         f"all {len(ratings.items):,} items of {without_password(source)} are among the {len(known):,} of {path}, "
         f"hash {known.hash}"
     )
+
+
+def items_of(source: str) -> Array:
+    """The items of a source of ratings or events."""
+    return _read(source, None, None, "last", None).items
 
 
 def _read(source: str, columns: str | None, query: str | None, duplicates: Duplicates, feedback: str | None) -> Ratings:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.announcing import tell_if_running
 from fedmc.errors import require
-from fedmc.federation.setup import keys, layout, request_key
+from fedmc.federation.setup import joining, keys, layout, request_key
 
 Option = typer.Option
 MISSING_CATALOGUE = (
@@ -56,9 +57,23 @@ def renew(
     authority: Annotated[Path, typer.Argument(help="The certificate authority's folder.")],
     server: Annotated[Path, typer.Argument(help="The server's folder.")],
     days: Annotated[int, Option(help="Days that the new certificate is valid.")] = 365,
+    member_keys: Annotated[
+        Path | None,
+        Option("--keys", help="keys.json of a member, which `fedmc node keys` made: renew these instead."),
+    ] = None,
 ) -> None:
-    """Make a new certificate for the server. Nodes need nothing new."""
+    """Make a new certificate for the server, or put a member's new keys into use. Nobody restarts.
+
+    A running server takes either in at once.
+    """
     require(days >= 1, f"--days must be at least 1, got {days}")
     keys.check_certificate(authority / "ca.crt")
+    if member_keys is not None:
+        federation = joining.open_(authority, server)
+        listed = joining.renew(federation, member_keys)
+        joining.put_into_use(federation.server, listed)
+        typer.echo(f"version {listed.version} of the list of members has the new keys; the node takes them into use")
+        tell_if_running(federation.server, listed)
+        return
     layout.write_certificate(server, keys.load_authority(authority), [layout.load_server(server).host], days)
-    typer.echo(f"{server / 'server.pem'} is valid for {days} days: restart the server")
+    typer.echo(f"{server / 'server.pem'} is valid for {days} days; a server that runs here takes it in at once")

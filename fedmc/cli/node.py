@@ -1,4 +1,4 @@
-"""`fedmc node check` and `identity`, and the code they share with `start`."""
+"""`fedmc node check` and `refresh`, and the code they share with `start`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import typer
 
 from fedmc.cli.echo import echo
 from fedmc.cli.node_ledger import print_budget
+from fedmc.cli.times import utc
 from fedmc.data.partition import Shard
-from fedmc.errors import require
+from fedmc.federation.node import consents, withdrawing
 from fedmc.federation.node.organisation import REFRESH, Opened, open_folder, read_now
 from fedmc.federation.node.store import Store
-from fedmc.federation.setup import identities, request_key, tls_check
+from fedmc.federation.setup import members, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
 from fedmc.training.aggregation import is_masked
 
@@ -32,7 +33,7 @@ def check(folder: Folder = Path(), reread: Reread = False) -> None:
     open_ratings(config, reread)
     print_changes(config)
     echo(f"obeys requests signed by the key {request_key.fingerprint(request_key.load_public(folder))}")
-    for line in policy_in_words(config):
+    for line in (*policy_in_words(config), *membership_in_words(config)):
         echo(line)
     if config.epsilon:
         print_budget(config)
@@ -64,29 +65,6 @@ def print_changes(config: NodeConfig) -> None:
     echo(f"the source holds other data now ({counts}): {REFRESH} takes them")
 
 
-def identity(
-    folder: Folder = Path(),
-    renew: Annotated[bool, typer.Option("--renew", help="Make a new key, which nobody else has ever had.")] = False,
-    pin: Annotated[
-        list[str] | None, typer.Option(help="NAME=KEY: trust this key of another organisation; may be repeated.")
-    ] = None,
-) -> None:
-    """Show which keys secure aggregation trusts here. Renew this organisation's own key, or pin another's.
-
-    Read the keys to each other over a channel that the server does not control. Every folder needs the same list.
-    """
-    config = load_node(folder)
-    path = config.path(identities.LIST)
-    if renew:
-        identities.pin(path, config.organisation, identities.make(folder))
-    for one in pin or []:
-        name, sign, public = one.partition("=")
-        require(sign == "=", f"--pin takes NAME=KEY, got {one!r}")
-        identities.pin(path, name, public)
-    for name, public in identities.load(path):
-        echo(f"{name}={public}{'   (this organisation)' if name == config.organisation else ''}")
-
-
 def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     """Open the organisation's folder and print a summary of its ratings on stderr."""
     opened = open_folder(config, reread)
@@ -109,6 +87,17 @@ def _side_of(shard: Shard) -> str:
     """What is known besides the ratings."""
     features = "" if shard.features is None else f", {shard.features.shape[1]:,} features of each user"
     return features + ("" if shard.also_seen is None else f", {shard.also_seen.nnz:,} pairs also seen")
+
+
+def membership_in_words(config: NodeConfig) -> list[str]:
+    """The list of members, and what this organisation has accepted about its own part."""
+    listed, since = members.load(config.folder), consents.alone_since(config)
+    lines = [f"version {listed.version} of the list of members: {', '.join(listed.names)}"]
+    if since is not None:
+        lines.append(f"accepts since {utc(since)} that secure sums show its own part (--alone-visible)")
+    if withdrawing.stated(config.folder) is not None:
+        lines.append("leaves the federation: takes part in nothing new (leave.json)")
+    return lines
 
 
 def policy_in_words(config: NodeConfig) -> list[str]:

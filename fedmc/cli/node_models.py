@@ -10,8 +10,8 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.node import Folder
-from fedmc.cli.node_policy import utc
 from fedmc.cli.runs import to_json
+from fedmc.cli.times import utc
 from fedmc.federation.node import models
 from fedmc.federation.setup.layout import load_node
 

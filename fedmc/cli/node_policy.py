@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedmc.cli.node import Folder
+from fedmc.cli.times import utc
 from fedmc.errors import require
 from fedmc.federation.node import overview
 from fedmc.federation.setup.layout import NodeConfig, load_node
@@ -61,7 +61,3 @@ def _list(config: NodeConfig) -> None:
         typer.echo(f"{one.run}  asked {utc(one.asked)}\n    {one.description}")
     how = f"`fedmc node approve RUN {config.folder}` or `fedmc node reject RUN {config.folder}`"
     typer.echo(f"{len(waiting)} waiting" + (f": {how}" if waiting else ""))
-
-
-def utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -14,14 +14,30 @@ from fedmc.cli.logs import log_to_stderr
 from fedmc.cli.node import Folder, Reread, open_ratings
 from fedmc.federation.flower.fleet import Place
 from fedmc.federation.flower.node_client import serve
-from fedmc.federation.node.organisation import make_node
+from fedmc.federation.node import consents
+from fedmc.federation.node.live import LiveNode
 from fedmc.federation.node.store import Store
-from fedmc.federation.setup.layout import load_node
+from fedmc.federation.setup.keys import load_node_keys
+from fedmc.federation.setup.layout import NodeConfig, enter_source, load_node
+from fedmc.federation.setup.member_keys import NEXT, NODE, pending
 
 
 def start(
     folder: Folder = Path(),
     reread: Reread = False,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Where the ratings are; written into config.toml. A relative path is from here."),
+    ] = None,
+    alone_visible: Annotated[
+        bool | None,
+        typer.Option(
+            "--alone-visible/--no-alone-visible",
+            help="Accept that secure sums show this organisation's own part, because it joins, leaves or comes back "
+            "alone; recorded until it is withdrawn.",
+            show_default="as recorded",
+        ),
+    ] = None,
     hold: Annotated[float, typer.Option(help="Seconds that the server may hold a request for work.")] = 20,
 ) -> None:
     """Take part in training runs until told to stop (Ctrl-C or SIGTERM).
@@ -31,9 +47,25 @@ def start(
     """
     log_to_stderr()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    if source is not None:
+        enter_source(folder, source)
     config = load_node(folder)
+    if alone_visible is not None:
+        consents.record(config, alone_visible)
+    log = logging.getLogger("fedmc.node")
     with Store(config.path("state")) as store:
-        opened = open_ratings(config, reread)
-        place = Place(config.server, config.path("ca.crt"), opened.keys, config.path("state") / "node-id")
-        answer = make_node(config, opened, store).answer_bytes
-        serve(answer, place, hold=hold, on_online=lambda: logging.getLogger("fedmc.node").info("online"))
+        node = LiveNode(config, open_ratings(config, reread), store)
+        serve(
+            node.answer_bytes, lambda: places(config), hold=hold, going_on=lambda: not node.has_left,
+            on_online=lambda: log.info("online"),
+        )  # fmt: skip
+    if node.has_left:
+        log.warning("%s is no member of the federation any more: the node ends", config.organisation)
+
+
+def places(config: NodeConfig) -> list[Place]:
+    """Where the node connects: with its keys and, if it has made new ones, also with these."""
+    folders = [config.folder, *([config.path(NEXT)] if pending(config.folder) else [])]
+    paths = [folder / NODE for folder in folders if (folder / NODE).exists()]
+    about = config.server, config.path("ca.crt")
+    return [Place(*about, load_node_keys(path), config.path("state") / "node-id") for path in paths]

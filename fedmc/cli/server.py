@@ -57,7 +57,9 @@ def start(
         shown = nullcontext() if no_page else served(operator_pages(config, port, heard), folder)
         with shown:
             on_ready = partial(typer.echo, ready, err=True)
-            gateway.serve(config, nodes, link.port, link.process.wait, on_ready, heard=heard)
+            gateway.serve(
+                config, nodes, link.port, link.process.wait, on_ready, heard=heard, register=link.register_members
+            )
         if link.process.poll() is not None:
             typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
             raise typer.Exit(1)

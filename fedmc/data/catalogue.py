@@ -1,6 +1,8 @@
-"""The catalogue: the sorted item ids, one per column, with a hash by which organisations compare theirs.
+"""The catalogue: the item ids, one per column, with a hash by which organisations compare theirs.
 
-It may hold a public table of features of the items. The hash then covers the table too.
+It may hold a public table of features of the items. The hash then covers the table too. A catalogue that has grown
+keeps its columns: new items come after all others. The authority of a federation signs it, so that nodes can take it
+in (`federation.node.growth`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from scipy import sparse
 from fedmc.data.feature_files import StoredFeatures, hashed, restored, stored
 from fedmc.data.feature_rows import Features, aligned
 from fedmc.data.files import write_whole
-from fedmc.data.ids import as_ids
+from fedmc.data.ids import as_ids, as_kind_of, ascending, places
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, FedmcError, require, unknown
 from fedmc.types import Array
@@ -27,14 +29,16 @@ from fedmc.types import Array
 UnknownItems = Literal["refuse", "drop"]
 FORMAT, VERSION = "fedmc-catalogue", 1
 WITH_FEATURES = 2  # the version of a catalogue with features
+GROWN = 3  # of one that has grown, or is signed; with or without features
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Item ids, sorted: whole numbers by size, strings by their characters."""
+    """Item ids, sorted (whole numbers by size, strings by their characters) but for those that came later."""
 
     items: Array
     features: Features | None = None  # of some or all of the items
+    signature: str = ""  # of the federation's authority on the hash, in hexadecimal digits
 
     @classmethod
     def of(cls, *parts: ArrayLike) -> Catalogue:
@@ -48,6 +52,18 @@ class Catalogue:
         """The catalogue with a table of features, and with the items that only the table has."""
         same = features.like(self.items) if len(self) else features
         return Catalogue(np.union1d(self.items, same.ids) if len(self) else same.ids, same)
+
+    def grown(self, more: Array, features: Features | None = None) -> Catalogue:
+        """The catalogue with new columns for those of `more` items that it lacks, and a table for all of them."""
+        more = as_ids(more, "item") if features is None else np.concatenate([as_ids(more, "item"), features.ids])
+        same = as_kind_of(more, self.items, "item") if len(self) else more
+        new = np.unique(same[places(self.items, same) < 0])
+        items = np.concatenate([self.items, new]) if len(self) else new
+        return Catalogue(items, features if features is None else features.like(items))
+
+    def begins(self, other: Catalogue) -> bool:
+        """Whether the other catalogue is this one with more items at its end."""
+        return len(self) < len(other) and np.array_equal(self.items, other.items[: len(self)])
 
     @property
     def hash(self) -> str:
@@ -69,7 +85,9 @@ class Catalogue:
 
     def save(self, path: str | Path) -> None:
         version = VERSION if self.features is None else WITH_FEATURES
+        version = GROWN if self.signature or not ascending(self.items) else version
         content = {"format": FORMAT, "version": version, "hash": self.hash, "items": self.items.tolist()}
+        content |= {"signature": self.signature} if version == GROWN else {}
         if self.features is not None:
             content["features"] = stored(self.features, self.items)
         write_whole(Path(path), json.dumps(content, ensure_ascii=False, indent=0).encode())
@@ -78,30 +96,33 @@ class Catalogue:
         """The column of each item; -1 if it is not in the catalogue."""
         if items.dtype.kind != self.items.dtype.kind:
             items = items.astype(np.str_) if self.items.dtype.kind == "U" else items
-        if items.dtype.kind != self.items.dtype.kind or len(self) == 0:
-            return np.full(len(items), -1)
-        places = np.minimum(np.searchsorted(self.items, items), len(self) - 1)
-        return np.where(self.items[places] == items, places, -1)
+        return places(self.items, items) if items.dtype.kind == self.items.dtype.kind else np.full(len(items), -1)
 
 
 def load(path: str | Path) -> Catalogue:
     """Read a saved catalogue and check its hash."""
     require(Path(path).is_file(), f"there is no catalogue {path}", DataError)
+    return parsed(Path(path).read_bytes(), path)
+
+
+def parsed(content: bytes, path: str | Path) -> Catalogue:
+    """The catalogue in these bytes, whose hash is checked; `path` is for errors."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        ours = isinstance(content, dict) and content.get("format") == FORMAT
+        found = json.loads(content)
+        ours = isinstance(found, dict) and found.get("format") == FORMAT
         require(ours, f"{path} is not a fedmc catalogue", DataError)
-        version = content["version"]
-        known = version in (VERSION, WITH_FEATURES)
-        require(known, f"{path} has format {version}, this fedmc reads {VERSION} and {WITH_FEATURES}", DataError)
-        items = as_ids(content["items"] or np.empty(0, np.int64), "item")
-        features = None if version == VERSION else _features(content["features"], items, path)
-        catalogue = Catalogue(items, features)
+        version = found["version"]
+        known = version in (VERSION, WITH_FEATURES, GROWN)
+        require(known, f"{path} has format {version}, this fedmc reads {VERSION} to {GROWN}", DataError)
+        items = as_ids(found["items"] or np.empty(0, np.int64), "item")
+        features = _features(found["features"], items, path) if "features" in found else None
+        catalogue = Catalogue(items, features, str(found.get("signature", "")))
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is not a whole catalogue: {error}") from None
-    require(catalogue.hash == content["hash"], f"{path} was changed: its hash does not fit its items", DataError)
+    require(len(np.unique(items)) == len(items), f"{path} names an item twice", DataError)
+    require(catalogue.hash == found["hash"], f"{path} was changed: its hash does not fit its items", DataError)
     return catalogue
 
 
@@ -135,10 +156,13 @@ def align(ratings: Ratings, catalogue: Catalogue, unknown_items: UnknownItems = 
         raise DataError(f"{report}: add them to the catalogue, or drop them (unknown_items='drop')")
     kept = ratings if report is None else ratings.with_entries(columns[ratings.matrix.indices] >= 0)
     shape = len(kept.users), len(catalogue)
-    # Columns keep their order: both lists of items are sorted.
-    parts = kept.matrix.data, columns[kept.matrix.indices].astype(np.int32), kept.matrix.indptr
-    matrix = sparse.csr_array(parts, shape=shape)
-    return replace(kept, items=catalogue.items, matrix=matrix), report
+    moved = columns[kept.matrix.indices].astype(np.int32)
+    data, times = kept.matrix.data, kept.times
+    if not ascending(catalogue.items):  # otherwise columns keep their order: both lists of items are sorted
+        order = np.lexsort((moved, kept.rows()))
+        moved, data, times = moved[order], data[order], None if times is None else times[order]
+    matrix = sparse.csr_array((data, moved, kept.matrix.indptr), shape=shape)
+    return replace(kept, items=catalogue.items, matrix=matrix, times=times), report
 
 
 def report_unknown(ratings: Ratings, columns: Array) -> str | None:

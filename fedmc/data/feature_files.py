@@ -15,7 +15,7 @@ from typing import TypedDict
 import numpy as np
 
 from fedmc.data.feature_rows import Feature, Features
-from fedmc.data.ids import places
+from fedmc.data.ids import ascending, places
 from fedmc.errors import DataError, require
 from fedmc.types import Array, number
 
@@ -33,7 +33,8 @@ class StoredFeatures(TypedDict):
 
 
 def stored(features: Features, items: Array) -> StoredFeatures:
-    """The table as JSON."""
+    """The table as JSON, its rows in the order of the catalogue."""
+    features = _in_order_of(features, items)
     return {
         "names": list(features.names),
         "rows": places(items, features.ids).tolist(),
@@ -56,14 +57,21 @@ def restored(content: StoredFeatures, items: Array) -> Features:
     titles = None if content["titles"] is None else tuple(_as_text(title) for title in content["titles"])
     require(titles is None or len(titles) == len(rows), "it has not one title for each row of features", DataError)
     values = _values(content["values"], (len(rows), len(names)))
-    return Features(items[rows], names, values, titles, encoding)
+    found = Features(items[rows], names, values, titles, encoding)
+    return found if ascending(found.ids) else found.rows(np.argsort(found.ids))
 
 
 def hashed(features: Features, items: Array) -> bytes:
     """What a hash of the table covers: names, rows, encoding and values, not the titles. Lengths come first."""
-    content = stored(features, items)
+    content, features = stored(features, items), _in_order_of(features, items)
     about = json.dumps([content["names"], content["rows"], content["encoding"]]).encode()
     return f"\nfeatures {len(about)} {features.values.nbytes}\n".encode() + about + _bytes(features)
+
+
+def _in_order_of(features: Features, items: Array) -> Features:
+    """The rows in the order of these items, which may have grown at the end."""
+    rows = places(items, features.ids)
+    return features if ascending(rows) else features.rows(np.argsort(rows))
 
 
 def _bytes(features: Features) -> bytes:

@@ -12,11 +12,11 @@ from pathlib import Path
 from fedmc.errors import InputError, require
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it into place."""
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file under a temporary name, then rename it into place; `mode` less the umask says who may use it."""
     partial = free(path.with_name(path.name + ".part"))
     try:
-        with open(partial, "wb") as file:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

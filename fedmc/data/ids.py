@@ -63,13 +63,19 @@ def as_kind_of(ids: Array, others: Array, what: str) -> Array:
 
 
 def places(known: Array, ids: Array) -> Array:
-    """The place of each id among the sorted known ones, -1 if it is not there; 17 and "17" are the same id."""
+    """The place of each id among the known ones, -1 if it is not there; 17 and "17" are the same id."""
     if not len(known):
         return np.full(len(ids), -1)
-    if known.dtype.kind != ids.dtype.kind:
-        texts = known.astype(np.str_)
+    same = known.dtype.kind == ids.dtype.kind
+    texts = known if same else known.astype(np.str_)
+    if not same or not ascending(known):
         order = np.argsort(texts)
-        found = places(texts[order], ids.astype(np.str_))
+        found = places(texts[order], ids if same else ids.astype(np.str_))
         return np.where(found >= 0, order[found], -1)
     found = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return np.where(known[found] == ids, found, -1)
+
+
+def ascending(ids: Array) -> bool:
+    """Whether ids are in order, each once: those of a catalogue that has grown are not."""
+    return bool((ids[1:] > ids[:-1]).all())

@@ -76,6 +76,8 @@ class Request(NamedTuple):
     factor: float = 1.0  # the clipping factor with which that round's update was counted
     invitation: Invitation | None = None
     witnessed: Witnessed | None = None  # None: no release was ever received from this node
+    members: str = ""  # under secure aggregation: the hash of the list of members that the run is among
+    leaving: tuple[int, ...] = ()  # members whose whole contribution is taken out of the sum in this round
 
     @property
     def key(self) -> str:
@@ -141,7 +143,8 @@ def encode(request: Request) -> tuple[Arrays, Header]:
     }  # fmt: skip
     if request.invitation is not None:
         arrays[INVITATION] = encoding.to_blob(_from_invitation(request.invitation))
-    return arrays, header if request.witnessed is None else header | {"witnessed": request.witnessed}
+    more = {"witnessed": request.witnessed, "members": request.members, "leaving": request.leaving}
+    return arrays, header | {name: value for name, value in more.items() if value}
 
 
 def decode(arrays: Arrays, header: Header) -> Request:
@@ -174,6 +177,8 @@ def _request(arrays: Arrays, header: Header, settings: Settings) -> Request:
         whole("counted", header["counted"], NEVER, MAX_ROUND), text("catalogue", header["catalogue"]),
         text("version", header["version"]), number("factor", _real(header, "factor"), 0, 1),
         _invitation(arrays, header["invitation"]), _witnessed(header.get("witnessed")),
+        text("members", header.get("members", "")),
+        tuple(whole("leaving", one, 0, MAX_CLIENTS) for one in header.get("leaving", ())),
     )  # fmt: skip
 
 

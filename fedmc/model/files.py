@@ -14,6 +14,7 @@ import numpy as np
 
 from fedmc.algorithms.gaussians import Hyper, Prior
 from fedmc.algorithms.posterior import GRID, KnownDays, Posterior
+from fedmc.data.ids import ascending
 from fedmc.errors import DataError, ModelFileError, require
 from fedmc.types import MAX_NUMBER, Array
 
@@ -167,7 +168,7 @@ def _check_posterior(content: dict[str, Array]) -> None:
 
 
 def check_arrays(content: dict[str, Array]) -> None:
-    """Require finite factors, sorted ids, and a valid table of seen items."""
+    """Require finite factors, ids that come once each, and a valid table of seen items."""
     for name in ("U", "V"):
         require(
             content[name].dtype in (np.float32, np.float64) and bool(np.isfinite(content[name]).all()),
@@ -175,10 +176,11 @@ def check_arrays(content: dict[str, Array]) -> None:
             DataError,
         )
     for name in ("users", "items"):
-        ids = content[name]
-        require(
-            ids.dtype.kind in "iU" and bool((ids[1:] > ids[:-1]).all()), f"its {name} are not sorted ids", DataError
-        )
+        require(content[name].dtype.kind in "iU", f"its {name} are not ids", DataError)
+    users, items = content["users"], content["items"]
+    require(ascending(users), "its users are not sorted ids", DataError)
+    once = ascending(items) or len(np.unique(items)) == len(items)  # of a catalogue that has grown
+    require(once, "its items are not ids that come once each", DataError)
     indices, indptr = content["seen_indices"], content["seen_indptr"]
     inside = indices.size == 0 or (indices.min() >= 0 and indices.max() < len(content["items"]))
     ordered = len(indptr) == len(content["users"]) + 1 and indptr[0] == 0 and indptr[-1] == len(indices)

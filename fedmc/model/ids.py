@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
+from fedmc.data.ids import places
 from fedmc.data.ratings import Ratings, as_ids
 from fedmc.data.recency import later_of
 from fedmc.errors import InputError
@@ -18,24 +19,22 @@ Unknown = Literal["refuse", "prior"]
 
 
 def find_ids(known: Array, wanted: Any, role: str, unknown: Unknown = "refuse") -> Array:
-    """Positions of ids among the sorted known ones; an unknown one is an error that names it, or -1 with "prior"."""
+    """Positions of ids among the known ones; an unknown one is an error that names it, or -1 with "prior"."""
     ids = as_ids(wanted, role)
     if known.dtype.kind != ids.dtype.kind:
         ids, whole = (ids.astype(np.str_), True) if known.dtype.kind == "U" else _whole_numbers(ids, role, unknown)
     else:
         whole = True
-    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    missing = np.flatnonzero((known[places] != ids) | ~np.asarray(whole))
-    if unknown == "prior":
-        places[missing] = -1
-    elif len(missing):
+    found = np.where(whole, places(known, ids), -1)
+    missing = np.flatnonzero(found < 0)
+    if unknown == "refuse" and len(missing):
         cure = (
             "fold in their ratings to predict for new users (Model.fold_in)"
             if role == "user"
             else "the model knows only items it was trained on"
         )
         raise InputError(f"unknown {role} {ids[missing[0]]!s} ({len(missing)} of {len(ids)} unknown): {cure}")
-    return places
+    return found
 
 
 def _whole_numbers(ids: Array, role: str, unknown: Unknown) -> tuple[Array, Array]:

@@ -11,9 +11,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedmc.algorithms.messages import Broadcast, Schema, Sums, Value, dense, length
+from fedmc.algorithms.messages import NUMBER_BITS, Broadcast, Schema, Sums, Value, dense, length
 from fedmc.algorithms.state import State
-from fedmc.errors import Diverged, InputError
+from fedmc.errors import DataError, Diverged, InputError, require
 from fedmc.privacy.secagg.fixed import cut, from_fixed, limit_of, to_fixed
 from fedmc.types import Array
 
@@ -111,6 +111,22 @@ def split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
     """A vector of integers as the parts that it was made of."""
     ends = np.cumsum([values.size for values in whole.values()])[:-1]
     return dict(zip(whole, np.split(change, ends), strict=True))
+
+
+def taken_out(state: FixedPointState, schema: Schema, leaves: bool) -> tuple[FixedPointState, Array]:
+    """A client's reply in a round that takes whole contributions out of the sum, and its state afterwards.
+
+    A client that leaves sends minus its own contribution, all others send zeros.
+    """
+    words = {name: np.zeros(part.size, np.int64) for name, part in schema.items()}
+    if leaves:
+        ends = np.cumsum([part.size for part in schema.values() if part.cumulative])
+        require(bool(len(ends)) and ends[-1] == len(state.whole), "the state holds another contribution", DataError)
+        pieces = iter(np.split(-state.whole, ends[:-1]))
+        words |= {name: next(pieces) for name, part in schema.items() if part.cumulative}
+        words["joined"] = np.array([-1 << NUMBER_BITS])
+        state = state._replace(whole=np.zeros_like(state.whole))
+    return state, np.concatenate(list(words.values()))
 
 
 def integers(

@@ -9,6 +9,7 @@ import numpy as np
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.settings import Settings
+from fedmc.data.ids import places as find
 from fedmc.errors import require
 from fedmc.model import Model
 from fedmc.types import Array
@@ -33,13 +34,13 @@ def previous_run(last: Broadcast, trained: Array, items: Array, settings: Settin
 
 
 def onto(previous: Previous, trained: Array, items: Array) -> Previous:
-    """The rows of the items `trained` (sorted ids) as rows of these items; those of other items are not known."""
+    """The rows of the items `trained` as rows of these items; those of other items are not known."""
     require(
         items.dtype.kind == trained.dtype.kind,
         f"the model's item ids are {_kind(trained)}, those of the ratings {_kind(items)}: give ids of one kind",
     )
-    places = np.minimum(np.searchsorted(trained, items), len(trained) - 1)
-    known, posterior = trained[places] == items, previous.posterior
+    places = find(trained, items)
+    known, posterior = places >= 0, previous.posterior
     require(bool(known.any()), "the model knows none of these items: train without it, or give their ids as before")
     if posterior is not None:
         directions = None if posterior.directions is None else posterior.directions[places]

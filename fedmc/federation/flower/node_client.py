@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -47,7 +47,7 @@ class _UnreadableError(Exception):
 
 def serve(
     answer: Callable[[bytes], bytes],
-    place: Place,
+    places: Callable[[], Sequence[Place]],
     *,
     hold: float = 20.0,
     again: float = 3.0,
@@ -57,10 +57,13 @@ def serve(
     """Answer messages while `going_on` returns True, also across restarts of the server.
 
     `answer` turns a request's bytes into a reply's. An exception from it ends the node, and nothing is sent. A server
-    that does not know the node's key ends it too, but not after it was admitted: whoever answers then may be wrong.
+    that knows none of the node's keys ends it too, but not after it was admitted: whoever answers then may be wrong.
+    `places` says where to connect, with each key that the server may know.
     """
-    said, admitted = "", False
+    said, admitted, turn = "", False, 0
     while going_on():
+        known = places()
+        place = known[turn % len(known)]
         try:
             tls_check.check(place.server, place.ca)
             with connected(place) as (fleet, beats):
@@ -69,6 +72,9 @@ def serve(
                 _answer_all(answer, fleet, beats, hold, going_on)
         except (NotYetError, NotAdmittedError, tls_check.UnreachableError, httpx.HTTPError) as error:
             refused = isinstance(error, NotAdmittedError)
+            turn += refused
+            if refused and turn % len(known):
+                continue  # with another key
             if refused and not admitted:
                 raise
             if str(error) != said:

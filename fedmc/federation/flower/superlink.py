@@ -114,6 +114,11 @@ class Link:
         write_whole(self._noted, json.dumps(known).encode())
         return registered(self.config)
 
+    def register_members(self, config: ServerConfig) -> dict[str, int]:
+        """Register the nodes of members that have joined, or have new keys, while the server runs."""
+        self.config = config
+        return self.register()
+
     @property
     def _noted(self) -> Path:
         return self.config.path("nodes") / "registered.json"

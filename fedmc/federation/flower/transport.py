@@ -26,6 +26,9 @@ BLIND = 0.25  # the same while it does not
 GATHER = 0.02  # seconds to wait for further replies after the first, so that one pull brings several
 
 
+OnLook = Callable[[set[int], set[int]], None]  # told who is online, and who has yet to answer
+
+
 class Post(Protocol):
     """Carries messages; `FlowerPost`, or a stub of it."""
 
@@ -57,7 +60,7 @@ class FlowerTransport:
         nodes: list[int],
         patience: float,
         *,
-        on_look: Callable[[set[int], set[int]], None] = lambda online, waiting: None,
+        on_look: OnLook = lambda online, waiting: None,
     ) -> None:
         self.post, self.bell, self.nodes, self.patience, self.on_look = post, bell, nodes, patience, on_look
         self.looked, self.there = float("-inf"), set[int]()  # when, and who was online then

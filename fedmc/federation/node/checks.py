@@ -16,12 +16,13 @@ from fedmc.algorithms.messages import TASKS, Broadcast
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
 from fedmc.federation.node.limits import check_limits
+from fedmc.federation.node.memberships import Memberships
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.node.sizes import check_sizes
 from fedmc.federation.node.store import Store
-from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import Policy
+from fedmc.federation.statuses import WRONG_CATALOGUE
 from fedmc.federation.wire import RUN, Request, hash_of
 from fedmc.training.aggregation import aggregation_of
 from fedmc.types import MAX_NUMBER, MIN_POSITIVE
@@ -36,7 +37,7 @@ class Terms(NamedTuple):
     catalogue: str  # hash
     ratings: str  # hash of the shard's content
     policy: Policy
-    identity: Identity | None
+    memberships: Memberships
     store: Store
     now: Callable[[], float] = time.time
 
@@ -44,13 +45,15 @@ class Terms(NamedTuple):
 def check(terms: Terms, request: Request) -> None:
     """Refuse a request that does not fit; the cheapest checks come first."""
     check_form(terms, request)
+    check_leaving(terms, request)
     check_numbers(request.broadcast)
     check_privacy(terms, request)
     check_feedback(terms.policy, request.broadcast)
     check_policy(terms.policy, terms.store.journal, request, terms.now())
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
-        check_sizes(terms.shard, request)
+        if not request.leaving:  # then nothing is computed
+            check_sizes(terms.shard, request)
     except InputError as error:
         raise RefusedError("wrong-settings", str(error)) from None
     if request.broadcast.settings.privacy.failures_tell:
@@ -59,12 +62,15 @@ def check(terms: Terms, request: Request) -> None:
 
 
 def check_form(terms: Terms, request: Request) -> None:
-    """Check catalogue, shapes and names."""
-    broadcast, items = request.broadcast, terms.shard.by_user.shape[1]
-    if request.catalogue != terms.catalogue:
+    """Check catalogue, shapes and names. What is taken out of a sum is of the catalogue that the run had."""
+    broadcast, leaving = request.broadcast, bool(request.leaving)
+    items = len(broadcast.V) if leaving else terms.shard.by_user.shape[1]
+    if leaving and (broadcast.task != "round" or request.invitation is None or broadcast.measured):
+        raise RefusedError("malformed", f"{broadcast.task} came with members that leave, which only secure rounds have")
+    if request.catalogue != terms.catalogue and not leaving:
         hashes = f"the server's catalogue has the hash {request.catalogue[:12]!r}, this node's {terms.catalogue[:12]}"
         cure = "put the server's catalogue.json here, then `fedmc node start --reread`"
-        raise RefusedError("wrong-catalogue", f"{hashes}: {cure}")
+        raise RefusedError(WRONG_CATALOGUE, f"{hashes}: {cure}")
     _, width = broadcast.settings.make_algorithm().columns(broadcast.settings, items)
     if broadcast.V.shape != (items, width):
         expected = f"{items} items by {width} columns"
@@ -76,6 +82,13 @@ def check_form(terms: Terms, request: Request) -> None:
     if not 0 <= request.client < broadcast.clients:
         raise RefusedError("wrong-member", f"this node cannot be number {request.client} of {broadcast.clients}")
     check_name(request.run)
+
+
+def check_leaving(terms: Terms, request: Request) -> None:
+    """Refuse further contributions of an organisation that leaves; it may still take its part out."""
+    own = terms.memberships.own
+    if own is not None and own.departure is not None and not request.leaving:
+        raise RefusedError("leaving", "this organisation leaves the federation (leave.json)")
 
 
 def check_name(run: str) -> None:
@@ -138,14 +151,15 @@ def check_feedback(policy: Policy, broadcast: Broadcast) -> None:
 
 def check_member(terms: Terms, request: Request) -> None:
     """Check an invitation to a secure-aggregation session against this node's identity and its list of members."""
-    if terms.identity is None:
+    identity = terms.memberships.of(request)
+    if identity is None:
         raise RefusedError("wrong-member", "this node has no identity")
     if request.broadcast.full:
         raise RefusedError("wrong-privacy", "full diagnostics show more than sums")
-    known = terms.identity.number, len(terms.identity.pinned)
+    known = identity.number, len(identity.pinned)
     if (request.client, request.broadcast.clients) != known:
         asked = f"{request.client} of {request.broadcast.clients}"
-        raise RefusedError("wrong-member", f"the server says {asked}, identities.json says {known[0]} of {known[1]}")
+        raise RefusedError("wrong-member", f"the server says {asked}, members.json says {known[0]} of {known[1]}")
     members = request.invitation.members if request.invitation is not None else ()
     if request.broadcast.task in EVERYBODY and members and len(members) != request.broadcast.clients:
         raise RefusedError("not-hidden", f"{request.broadcast.task} needs all members, not {len(members)} of them")
@@ -154,10 +168,11 @@ def check_member(terms: Terms, request: Request) -> None:
 def check_run(terms: Terms, request: Request) -> None:
     """Require the settings and ratings that the run began with at this node, and refuse a run that ended here."""
     settings = hash_of(request.broadcast.settings)
+    terms.memberships.bind(request)
     ratings, began_with = terms.store.begun_with(request.run, terms.ratings, settings)
     if began_with != settings:
         raise RefusedError("wrong-settings", "the settings are not those that the run began with")
-    if ratings != terms.ratings:
+    if ratings != terms.ratings and not request.leaving:
         hashes = f"the ratings have the hash {terms.ratings[:12]}, the run began with {ratings[:12]}"
         cure = "restore ratings, features and events and `fedmc node start --reread`, or wait for a new run"
         raise RefusedError("changed-ratings", f"{hashes}: {cure}")

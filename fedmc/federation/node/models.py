@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.data.files import write_whole
+from fedmc.data.ids import places
 from fedmc.errors import FedmcError, require
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.model import Model, load
@@ -131,7 +132,7 @@ def _seen(model: Model, users: Array, items: Array) -> Array:
     """Whether the model was trained on these pairs of known users and items."""
     width, seen = len(model.items), model.seen
     trained = np.repeat(np.arange(len(model.users)), np.diff(seen.indptr)) * width + seen.indices
-    return np.isin(np.searchsorted(model.users, users) * width + np.searchsorted(model.items, items), trained)
+    return np.isin(places(model.users, users) * width + places(model.items, items), trained)
 
 
 def prune(folder: Path, newest: Path, number: int, size: int) -> None:

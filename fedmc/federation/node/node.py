@@ -27,9 +27,12 @@ from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import Diverged, quoted
 from fedmc.federation.envelope import Opened
+from fedmc.federation.news import News
+from fedmc.federation.node import withdrawing
 from fedmc.federation.node.checks import Terms, check, check_not_ended, ends_quietly
 from fedmc.federation.node.final import bind, check_known
 from fedmc.federation.node.guard import Guard
+from fedmc.federation.node.memberships import Memberships
 from fedmc.federation.node.reading import read, refusal
 from fedmc.federation.node.refusals import Refusals, RefusedError, log
 from fedmc.federation.node.releases import Work, in_whole_steps, released
@@ -40,9 +43,10 @@ from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, T
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
 from fedmc.federation.secagg_messages import Stage, encode_stage, is_kept
+from fedmc.federation.setup.identities import Identity
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.federation.statuses import DIVERGED, OK
-from fedmc.federation.wire import Request
+from fedmc.federation.wire import NEVER, Reply, Request, encode_reply, to_bytes
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import aggregation_of
 from fedmc.types import Array
@@ -51,7 +55,8 @@ from fedmc.types import Array
 class Node:
     """`ratings` is the hash of the shard's content, `policy` what the organisation agreed to.
 
-    `on_finish` gets the last V, and this node's users fitted to it. A ledger that does not fit the store is refused.
+    `on_finish` gets the last V, and this node's users fitted to it; `on_news` what the server tells besides requests. A
+    ledger that does not fit the store is refused.
     """
 
     def __init__(
@@ -65,11 +70,13 @@ class Node:
         trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
+        on_news: Callable[[News], None] = lambda news: None,
     ) -> None:
-        self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
+        self.shard, self.store, self.on_finish, self.ledger, self.on_news = shard, store, on_finish, ledger, on_news
         self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
         self.turns = Turns(store)
-        self.terms = Terms(shard, catalogue, ratings, policy, trust.identity, store)
+        memberships = Memberships(store, trust.identity, trust.own)
+        self.terms = Terms(shard, catalogue, ratings, policy, memberships, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         if ledger is not None:
             Guard(store, ledger).check()
@@ -96,6 +103,8 @@ class Node:
             return found
         if isinstance(found, Stage):
             return self._answer_stage(found)
+        if isinstance(found, News):
+            return self._take_in(found)
         try:
             self.replays.admit(found.run, opened, found.broadcast.task == "finish")
         except RefusedError as refused:
@@ -115,6 +124,14 @@ class Node:
             raise
         except Exception as error:
             return reply_to(request, self._end(request, error).status)
+
+    def _take_in(self, news: News) -> bytes:
+        """Take in a longer list of members or a larger catalogue; what does not follow the known one is refused."""
+        try:
+            self.on_news(news)
+        except RefusedError as refused:
+            return refusal(refused, {}, self.refusals)
+        return to_bytes(*encode_reply(Reply("", NEVER, NEVER, "", OK, Sums.of())))
 
     # --- replies without secure aggregation
 
@@ -171,11 +188,15 @@ class Node:
     # --- secure aggregation
 
     @cached_property
-    def _member(self) -> SecAggMember:
-        terms = self.terms
-        assert terms.identity is not None
-        alone, origins = terms.policy.alone_visible, origins_of(terms.ratings, self.shard)
-        return SecAggMember(self.store, terms.identity, alone, origins)
+    def _origins(self) -> list[str]:
+        return origins_of(self.terms.ratings, self.shard)
+
+    def _member(self, identity: Identity | None) -> SecAggMember:
+        """This node as a member of a run."""
+        assert identity is not None
+        if self.terms.policy.departed_visible:
+            identity = identity._replace(visible=identity.departed)
+        return SecAggMember(self.store, identity, self.terms.policy.alone_visible, self._origins)
 
     def _join_session(self, request: Request) -> bytes:
         """The masked reply. What is counted is decided by certificates."""
@@ -187,7 +208,8 @@ class Node:
             elif pending.state is not None:
                 self.store.drop(request.run)
 
-        return self._member.answer(request, settle, lambda base: self._input(request, base))
+        member = self._member(self.terms.memberships.of(request))
+        return member.answer(request, settle, lambda base: self._input(request, base))
 
     def _input(self, request: Request, base: int) -> Input:
         """The reply as integers. A failure that may depend on the ratings is not told: it travels inside the sum."""
@@ -212,16 +234,23 @@ class Node:
             check_base(request.broadcast.task, base, before)
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
-        state, content = self._release(request, in_whole_steps(request, before))
+        if request.leaving:
+            identity, own = self.terms.memberships.of(request), self.trust.own
+            left = None if own is None else own.departure
+            assert identity is not None
+            state, content = withdrawing.reply(request, identity.number, left, before)
+        else:
+            state, content = self._release(request, in_whole_steps(request, before))
         if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)
 
     def _answer_stage(self, stage: Stage) -> bytes:
-        refused, identity = RefusedError("no-session", "there is no such session here"), self.terms.identity
+        refused = RefusedError("no-session", "there is no such session here")
+        identity = self.terms.memberships.of_run(stage.run)
         if identity is not None and (stage.stage, stage.client) == ("open", identity.number):
             try:
-                return self._member.open(stage)
+                return self._member(identity).open(stage)
             except StoreError:
                 raise
             except Exception as error:  # ours, and whatever a stranger's arrays bring about

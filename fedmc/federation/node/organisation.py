@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,14 +22,17 @@ from fedmc.data.prepared_events import SCALE
 from fedmc.data.ratings import Ratings
 from fedmc.data.understanding import understand
 from fedmc.errors import DataError, require
-from fedmc.federation.node import models
+from fedmc.federation.news import News
+from fedmc.federation.node import consents, models, withdrawing
 from fedmc.federation.node import source as changed_source
+from fedmc.federation.node.growth import widened
+from fedmc.federation.node.memberships import Own
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
-from fedmc.federation.setup import keys, request_key
+from fedmc.federation.setup import keys, members, request_key
 from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
-from fedmc.federation.setup.identities import identity_of
+from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
 from fedmc.model import Model
@@ -55,9 +59,10 @@ class Opened(NamedTuple):
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything in the folder. Ratings that are not prepared yet are prepared once, into `shard`."""
     pair = keys.load_node_keys(config.path("node.key"))
-    server, identity = request_key.load_public(config.folder), None
+    trust = Trust(config.organisation, request_key.load_public(config.folder))
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity
-        identity = identity_of(config.folder, config.organisation, config.min_cohort)
+        found = members.load(config.folder), config.organisation, load_key(config.folder), config.min_cohort
+        trust = trust._replace(identity=identity_of(*found), own=Own(*found, withdrawing.stated(config.folder)))
     keys.check_certificate(config.path("ca.crt"))
     catalogue = config.catalogue()
     source, report = source_of(config), None
@@ -74,7 +79,8 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     else:
         _check_prepared(config, source)
     verify(source)
-    prepared = open_prepared(source) if config.recency else open_prepared(source).without_order()
+    prepared = widened(open_prepared(source), catalogue)
+    prepared = prepared if config.recency else prepared.without_order()
     _check_feedback(config, prepared, own)
     require(len(prepared.shards) == 1, f"{source} holds {len(prepared.shards)} clients, a node is one", DataError)
     require(
@@ -83,7 +89,6 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         + (REFRESH if own else "prepare it again"),
         DataError,
     )
-    trust = Trust(config.organisation, server, identity)
     if own:
         notes += _unread(config, prepared.shards[0])
     return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
@@ -204,7 +209,15 @@ def ledger_of(config: NodeConfig) -> Ledger:
     return Ledger(config.path("ledger.sqlite"), config.epsilon, config.delta)
 
 
-def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
+def _alone(config: NodeConfig) -> bool:
+    """Whether sums may show this organisation's own part: it said so, by record, by policy or when it left."""
+    left = withdrawing.stated(config.folder)
+    return consents.alone(config) or (left is not None and left.visible)
+
+
+def make_node(
+    config: NodeConfig, opened: Opened, store: Store, on_news: Callable[[News], None] = lambda news: None
+) -> Node:
     """The node of an opened folder. At the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
@@ -218,8 +231,8 @@ def make_node(config: NodeConfig, opened: Opened, store: Store) -> Node:
         rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
         models.keep(config, request.run, model, rated)
 
+    policy = replace(config.policy, accept=tuple(config.accept), feedback=config.feedback, alone_visible=_alone(config))
     return Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        trust=opened.trust, policy=replace(config.policy, accept=tuple(config.accept), feedback=config.feedback),
-        ledger=ledger_of(config) if config.epsilon else None,
+        trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None, on_news=on_news,
     )  # fmt: skip

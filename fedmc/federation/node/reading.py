@@ -1,6 +1,6 @@
-"""Read what a server sent: a request, a later stage of a session, or neither, which is refused.
+"""Read what a server sent: a request, a later stage of a session, news, or none of them, which is refused.
 
-Whatever the bytes are, reading them has one of these three outcomes. An error of any other kind would end the node.
+Whatever the bytes are, reading them has one of these outcomes. An error of any other kind would end the node.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 
 from fedmc.algorithms.messages import TASKS
 from fedmc.errors import DataError, InputError, UnknownNameError, quoted, reason
+from fedmc.federation.news import NEWS, News, decode_news
 from fedmc.federation.node.checks import check_name
 from fedmc.federation.node.refusals import Refusals, RefusedError
 from fedmc.federation.secagg_messages import Stage, decode_stage
@@ -31,11 +32,13 @@ from fedmc.types import MAX_CLIENTS, MAX_ROUND, whole
 PLUGIN = "ask the run's operator for the plug-in's package, install it here and restart the node"
 
 
-def read(content: bytes, refusals: Refusals) -> Request | Stage | bytes:
-    """The request or stage that the bytes hold; bytes: the refusal to send instead."""
+def read(content: bytes, refusals: Refusals) -> Request | Stage | News | bytes:
+    """The request, stage or news that the bytes hold; bytes: the refusal to send instead."""
     header: Header = {}
     try:
         arrays, header = from_bytes(content)
+        if NEWS in header:
+            return decode_news(arrays, header)
         return decode_stage(arrays, header) if "stage" in header else _request(arrays, header)
     except RefusedError as refused:
         return refusal(refused, header, refusals)

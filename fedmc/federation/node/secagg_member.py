@@ -74,10 +74,10 @@ class SecAggMember:
         words, failed, first_measured = compute(state.base)
         if first_measured:
             with _refusing():
-                self._check_whole(session.members)
+                self._check_whole(session.members, session)
         state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
         content = self._encoded(run, "masked", messages.masked_arrays(masked))
-        self.store.save(run, state, content, first_measured)
+        self.store.save(run, state, content, first_measured, request.leaving)
         return content
 
     def open(self, stage: Stage) -> bytes:
@@ -88,10 +88,10 @@ class SecAggMember:
         if after is not state:
             assert after.replied is not None
             opened = after.replied.session
-            among = opened.members if self.store.first_measured(stage.run) else whole_among(opened)
-            if self.identity.number in among:
-                self._check_whole(among)
-                self.store.add_whole_sum(self.origins, among)
+            leaving = self.store.leaving(stage.run)
+            among = opened.members if self.store.first_measured(stage.run) else whole_among(opened, leaving)
+            if self.identity.number in among or leaving:
+                self.store.add_whole_sum(self.origins, self._check_whole(among, opened))
             self.store.save(stage.run, after)
         return self._opened(stage.run, after)
 
@@ -108,13 +108,17 @@ class SecAggMember:
         assert request.invitation is not None
         with _refusing():
             protocol.check(self._member(request.run), state, session, request.invitation.proofs)
-            among = whole_among(session)
-            if self.identity.number in among:
-                self._check_whole(among)
+            among = whole_among(session, request.leaving)
+            if self.identity.number in among or request.leaving:
+                self._check_whole(among, session)
 
-    def _check_whole(self, among: tuple[int, ...]) -> None:
-        if not self.rules.alone:
-            whole_sums.check(self.store.whole_sums(self.origins), among, self.rules.smallest)
+    def _check_whole(self, among: tuple[int, ...], session: Session) -> tuple[int, ...]:
+        """Refuse a sum of whole contributions that shows those of a few who do not accept it; returns their places."""
+        identity = self.identity
+        places = tuple(map(identity.place, among))
+        visible = {identity.place(number) for number, keys in session.keys.items() if keys.alone} | identity.visible
+        whole_sums.check(self.store.whole_sums(self.origins), places, self.rules.smallest, visible)
+        return places
 
     def _member(self, run: str) -> Member:
         return Member(run, self.identity.number, self.identity.key, self.identity.pinned, self.rules)
@@ -148,8 +152,11 @@ def _refusing() -> Iterator[None]:
         raise RefusedError("not-hidden", str(error)) from None
 
 
-def whole_among(session: Session) -> tuple[int, ...]:
-    """The members whose input to this sum is whole: statistics of all of them, or first contributions."""
+def whole_among(session: Session, leaving: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The members whose input to this sum is whole: statistics of all of them, first contributions, or what is taken
+    out."""
+    if leaving:
+        return tuple(member for member in session.members if member in leaving)
     return tuple(member for member, base in session.bases.items() if not session.kept or base == NO_SUM)
 
 
@@ -171,15 +178,16 @@ def measures_first(broadcast: Broadcast, committed: State | None) -> bool:
 def origins_of(ratings: str, shard: Shard) -> list[str]:
     """Hashes of what whole contributions are computed from: all data, and who rated or saw what.
 
-    Any of them binds: new features of users, say, do not free what depends on the ratings alone.
+    Any of them binds: new features of users, say, do not free what depends on the ratings alone. Nor do new columns of
+    a catalogue that has grown.
     """
     tables = {_origin(matrix) for matrix in (shard.by_user, shard.incidence)}
     return [one for one in (ratings, *sorted(tables)) if one]
 
 
 def _origin(matrix: sparse.csr_array) -> str:
-    """A hash of who rated what."""
-    found = hashlib.sha256(digest(list(matrix.shape)))
+    """A hash of who rated what, whatever the number of columns."""
+    found = hashlib.sha256(digest(matrix.shape[0]))
     for part in (matrix.indptr, matrix.indices):  # not by `digest`, which would copy them
         found.update(digest(part.dtype.str, part.size))
         found.update(np.ascontiguousarray(part).data)

@@ -17,6 +17,7 @@ from fedmc.privacy.secagg.member import MemberState, OneTime, Replied
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS secagg (run TEXT PRIMARY KEY, state TEXT NOT NULL, reply BLOB);
 CREATE TABLE IF NOT EXISTS first_measured (run TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS taken_out (run TEXT PRIMARY KEY, members TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS whole_sums (origin TEXT NOT NULL, members TEXT NOT NULL, PRIMARY KEY (origin, members));
 """
 FORGET = """
@@ -50,7 +51,20 @@ class SecAggStore:
         with self.store.reading() as database:
             return database.execute("SELECT 1 FROM first_measured WHERE run = ?", (run,)).fetchone() is not None
 
-    def save(self, run: str, state: MemberState, reply: bytes | None = None, first_measured: bool = False) -> None:
+    def leaving(self, run: str) -> tuple[int, ...]:
+        """The members whose part the last reply takes out."""
+        with self.store.reading() as database:
+            row = database.execute("SELECT members FROM taken_out WHERE run = ?", (run,)).fetchone()
+        return () if row is None else tuple(map(int, row[0].split()))
+
+    def save(
+        self,
+        run: str,
+        state: MemberState,
+        reply: bytes | None = None,
+        first_measured: bool = False,
+        leaving: tuple[int, ...] = (),
+    ) -> None:
         """Store the state and, if there is a new one, the reply; with it, keys that were used leave the disk."""
         said = json.dumps(_state_to(state))
         with self.store.transaction() as database:
@@ -59,6 +73,7 @@ class SecAggStore:
             if reply is not None:
                 change = "INSERT OR IGNORE INTO first_measured VALUES (?)" if first_measured else NOT_FIRST
                 database.execute(change, (run,))
+                database.execute("INSERT OR REPLACE INTO taken_out VALUES (?, ?)", (run, " ".join(map(str, leaving))))
                 database.execute("UPDATE secagg SET reply = ? WHERE run = ?", (reply, run))
                 database.execute(FORGET, (KEPT_REPLIES,))
             elif state.replied is None:

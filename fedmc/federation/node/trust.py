@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedmc.federation import envelope
 from fedmc.federation.envelope import EnvelopeError, Opened
+from fedmc.federation.node.memberships import Own
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.protocol import PROTOCOL, mismatch
 from fedmc.federation.setup.identities import Identity
@@ -17,12 +18,13 @@ from fedmc.federation.statuses import WRONG_VERSION
 class Trust(NamedTuple):
     """The organisation's name, its server's public key, and its identity in secure aggregation.
 
-    Without a server's key a node refuses every message.
+    Without a server's key a node refuses every message. `own` is its part in the federation's newest list of members.
     """
 
     name: str = ""
     server: Ed25519PublicKey | None = None
     identity: Identity | None = None
+    own: Own | None = None
 
     def open(self, sealed: bytes) -> Opened:
         """What the server signed for this node; anything else is refused before it is parsed."""

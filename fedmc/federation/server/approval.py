@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 
 from fedmc.federation.server.members import Transport
+from fedmc.federation.server.telling import status_of
 from fedmc.federation.statuses import AWAITING_APPROVAL
-from fedmc.federation.wire import decode_reply, from_bytes
 
 PAUSE = 2.0  # seconds until a node is asked again
-SMALL = 10_000  # bytes: a refusal has fewer
 
 
 class ApprovalTransport:
@@ -27,7 +26,7 @@ class ApprovalTransport:
         answers = dict(self.inner.exchange(contents, max_bytes, needed))
         until = time.monotonic() + self.patience
         while True:
-            waiting = [client for client, answer in sorted(answers.items()) if awaits_approval(answer)]
+            waiting = [client for client, answer in sorted(answers.items()) if status_of(answer) == AWAITING_APPROVAL]
             self._say(waiting)
             left = until - time.monotonic()
             if not waiting or len(answers) - len(waiting) >= needed or left <= 0:
@@ -39,13 +38,3 @@ class ApprovalTransport:
         if waiting != self._said:
             self.on_waiting(waiting)
         self._said = waiting
-
-
-def awaits_approval(answer: bytes) -> bool:
-    """Whether the answer is a refusal because nobody has approved the run yet."""
-    if len(answer) > SMALL:
-        return False
-    try:
-        return decode_reply(*from_bytes(answer)).status == AWAITING_APPROVAL
-    except Exception:  # malformed bytes can raise anything
-        return False

@@ -40,11 +40,15 @@ class Asking:
         self.absent: list[Absent] = []
         self.measurements = Measurements()
         self.received = 0  # bytes that nodes received for the last broadcast
+        self.leaving: tuple[int, ...] = ()  # whose part is taken out of the sum in this round
 
     def request(self, client: int, broadcast: Broadcast, invitation: Invitation | None = None) -> Request:
         counted, factor = self.counted.get(client, NEVER), self.factors.get(client, 1.0)
         catalogue, version = self.members.catalogue, self.members.served.version
-        request = Request(self.run, client, broadcast, counted, catalogue, version, factor, invitation)
+        listed, leaving = self.members.listed, self.leaving
+        request = Request(
+            self.run, client, broadcast, counted, catalogue, version, factor, invitation, None, listed, leaving
+        )
         witness = self._witness_of(broadcast)
         return request if witness is None else request._replace(witnessed=witness.seen(self.members.name(client)))
 

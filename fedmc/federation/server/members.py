@@ -28,6 +28,7 @@ class Members(NamedTuple):
     pinned: Mapping[int, Ed25519PublicKey]  # public identities, for secure aggregation
     names: Sequence[str] = ()  # of the organisations: for people, and the addressees of messages
     served: Served = DEFAULT  # the protocols that its nodes may speak
+    listed: str = ""  # the hash of the list that they are of, for secure aggregation
 
     def name(self, client: int) -> str:
         return self.names[client] if client < len(self.names) else f"node {client}"

@@ -2,6 +2,7 @@
 
 plan.json       the run's settings, organisations and items; written once
 catalogue.json  the items; of the run that this one goes on from, previous.npz and previous-catalogue.json
+members.json    under secure aggregation: the list of members, all or none of whom have the same
 server.npz      the checkpoint; written before each next round begins
 secagg.json     under secure aggregation: the last session, and what nodes are asked next with; before each exchange
 history.jsonl   a line a round
@@ -28,6 +29,7 @@ from fedmc.data import catalogue as catalogues
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError, require
 from fedmc.federation.logs import OneLine
+from fedmc.federation.news import News
 from fedmc.federation.protocol import OLDEST, OLDEST_SECURE, Served
 from fedmc.federation.server import checkpoint, secagg_record, warm
 from fedmc.federation.server.approval import ApprovalTransport
@@ -37,8 +39,10 @@ from fedmc.federation.server.members import Absent, Members, Transport
 from fedmc.federation.server.round_words import in_words
 from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
+from fedmc.federation.server.telling import TellingTransport
 from fedmc.federation.server.witness import Witness
 from fedmc.federation.setup.identities import pinned
+from fedmc.federation.setup.members import LIST
 from fedmc.training.rounds import Checkpoint, Round, rounds
 from fedmc.types import Array
 
@@ -63,6 +67,7 @@ class RunPlan(NamedTuple):
     identities: tuple[str, ...] = ()  # public keys of the organisations, for secure aggregation
     oldest_protocol: int = OLDEST  # that its nodes may speak
     start_from: str = ""  # the name of the run that it goes on from
+    listed: str = ""  # the hash of the list of members
 
 
 class RunFolder:
@@ -201,27 +206,40 @@ def conduct(folder: RunFolder, transport: Transport, signer: Signer, catalogue: 
 
 def _train(folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, catalogue: Path | None) -> list[str]:
     """The organisations that have the model in the end."""
-    everyone = range(len(plan.organisations))
-    oldest = max(plan.oldest_protocol, OLDEST_SECURE) if plan.identities else plan.oldest_protocol
-    members = Members(
-        len(everyone), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), plan.organisations,
-        Served(oldest),
-    )  # fmt: skip
-
-    def on_waiting(clients: list[int]) -> None:
-        folder.say(awaiting_approval=[plan.organisations[k] for k in clients])
-        names = ", ".join(map(members.name, clients))
-        if names:
-            log.warning("waiting for %s: `fedmc node approve %s FOLDER` there", names, plan.run)
-
-    approved = ApprovalTransport(transport, plan.patience, on_waiting)
     features = None if catalogue is None or folder.saved.exists() else _item_features(plan, catalogue)
-    record = SecAggRecord.load(folder.path / secagg_record.FILE)
-    engine = FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path), features, record)
+    engine = engine_of(folder, plan, transport, signer, features)
     try:
         return _rounds(folder, plan, engine)
     finally:
         folder.say_absent(engine.absent, plan.organisations)
+
+
+def engine_of(
+    folder: RunFolder, plan: RunPlan, transport: Transport, signer: Signer, features: Array | None = None
+) -> FederatedEngine:
+    """The engine of a run's nodes; `features` of the items are needed only to begin a run."""
+    names = plan.organisations
+    oldest = max(plan.oldest_protocol, OLDEST_SECURE) if plan.identities else plan.oldest_protocol
+    members = Members(
+        len(names), plan.items, plan.catalogue, plan.quorum, pinned(plan.identities), names, Served(oldest), plan.listed
+    )
+
+    def on_waiting(clients: list[int]) -> None:
+        folder.say(awaiting_approval=[names[k] for k in clients])
+        listed = ", ".join(map(members.name, clients))
+        if listed:
+            log.warning("waiting for %s: `fedmc node approve %s FOLDER` there", listed, plan.run)
+
+    telling = TellingTransport(transport, members, signer, news_of(folder.path))
+    approved = ApprovalTransport(telling, plan.patience, on_waiting)
+    record = SecAggRecord.load(folder.path / secagg_record.FILE)
+    return FederatedEngine(approved, plan.run, members, signer, Witness.of_run(folder.path), features, record)
+
+
+def news_of(folder: Path) -> News:
+    """What the nodes of a run may not know yet: its list of members and its catalogue, if these are kept with it."""
+    listed, items = folder / LIST, folder / warm.ITEMS
+    return News(*(path.read_bytes() if path.exists() else b"" for path in (listed, items)))
 
 
 def _item_features(plan: RunPlan, path: Path) -> Array | None:

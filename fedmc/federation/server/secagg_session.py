@@ -267,6 +267,7 @@ class SecureAsk:
             raise Diverged(self.broadcast.round, cause, self.broadcast.settings.make_algorithm().remedy)
         words = self.asking.measurements.added(unmasked.words.view(np.int64), self.broadcast, self._schema())
         sums = decoded(words, self._schema(), self.sent)
+        newcomers -= len(set(self.asking.leaving) & set(session.members))
         if "joined" in sums.parts and sums.number("joined") != newcomers:
             cause = f"{sums.number('joined'):g} nodes say that they are new, {newcomers} are"
             raise Diverged(self.broadcast.round, cause, "start a new run, without organisations that lie")

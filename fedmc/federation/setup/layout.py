@@ -7,6 +7,7 @@ DIR/NAME/          one per organisation, to be handed over to it
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -21,10 +22,12 @@ from fedmc import __version__
 from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
+from fedmc.data.files import write_whole
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.protocol import OLDEST, PROTOCOL
-from fedmc.federation.setup import entries, identities, keys, policy, request_key
+from fedmc.federation.setup import entries, identities, keys, member_keys, members, policy, request_key, succession
 from fedmc.federation.setup.entries import EventEntries
+from fedmc.federation.setup.members import Entry, MemberList
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.modes import default_for
@@ -48,6 +51,11 @@ class ServerConfig:
     control_port: int  # of the SuperLink, on loopback only; 0: any that is free
     oldest_protocol: int = OLDEST  # nodes of an older one are refused
     page_port: int = 0  # of the operator's page, on loopback only; 0: any that is free
+
+    @property
+    def address(self) -> str:
+        """Where nodes connect, as their config.toml says it."""
+        return f"{_bracketed(self.host)}:{self.port}"
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -128,20 +136,16 @@ def init(
     keys.write_private(folder / "authority" / "ca.key", keys.private_pem(authority.key))
     write_certificate(folder / "server", authority, [host], days)
     said = {"host": host, "port": str(port), "version": __version__}
-    _write_server(folder / "server", names, address, said)
+    _write_server(folder / "server", address, said)
     for name in names:
-        private, public = keys.make_node_keys()
-        keys.write_private(folder / name / "node.key", private)
-        (folder / "server" / "nodes" / f"{name}.pub").write_bytes(public + b"\n")
-        more = {"organisation": name, "accept": ", ".join(f'"{one}"' for one in agreed)}
-        _write_node(
-            folder / name, f"{_bracketed(host)}:{port}", said | more | {"min_cohort": str(cohort_for(len(names)))}
-        )
-    listed = [(name, identities.make(folder / name)) for name in names]
+        write_node(folder / name, name, f"{_bracketed(host)}:{port}", said, agreed, len(names))
+    made = [Entry(name, identities.make(folder / name), member_keys.make_node_key(folder / name)) for name in names]
+    listed = succession.signed(members.checked(MemberList(tuple(made))), authority.key)
     requests = request_key.make(folder / "server")
     for name in ("server", *names):
-        identities.save(folder / name / identities.LIST, listed)
+        members.save(folder / name, listed)
         request_key.pin(folder / name, requests)
+    member_keys.write_node_keys(folder / "server", listed)
     for place in (folder / "authority", *(folder / name for name in names)):
         (place / "ca.crt").write_bytes(keys.pem(authority.certificate))
     if known is not None:
@@ -150,13 +154,11 @@ def init(
 
 
 def write_certificate(server: Path, authority: keys.Authority, hosts: list[str], days: int) -> None:
-    """Write the server's certificate and key, and the authority's certificate."""
+    """Write the server's certificate and key, and the authority's certificate. Each file is replaced whole."""
     key, certificate = keys.make_server_certificate(authority, hosts, days)
-    for name in ("server.key", "server.pem"):
-        (server / name).unlink(missing_ok=True)
-    keys.write_private(server / "server.key", keys.private_pem(key))
-    (server / "server.pem").write_bytes(keys.pem(certificate))
-    (server / "ca.crt").write_bytes(keys.pem(authority.certificate))
+    write_whole(server / "server.key", keys.private_pem(key), 0o600)
+    write_whole(server / "server.pem", keys.pem(certificate))
+    write_whole(server / "ca.crt", keys.pem(authority.certificate))
 
 
 def check_names(organisations: Sequence[str]) -> list[str]:
@@ -181,7 +183,9 @@ def check_accepted(accept: Sequence[str]) -> list[str]:
 def load_server(folder: Path) -> ServerConfig:
     found = _read(folder, "server")
     try:
-        config = ServerConfig(folder, tuple(found.pop("organisations")), **found)
+        listed = found.pop("organisations", None)  # of an earlier version: the list of members says it
+        names = tuple(listed) if listed is not None and not members.there(folder) else tuple(members.load(folder).names)
+        config = ServerConfig(folder, names, **found)
     except (KeyError, TypeError) as error:
         raise DataError(f"{folder / 'config.toml'} is not a server's: {error}") from None
     check_names(config.organisations)
@@ -229,6 +233,18 @@ def load_node(folder: Path) -> NodeConfig:
     return config
 
 
+def enter_source(folder: Path, source: str) -> None:
+    """Write where the ratings are into an organisation's config.toml."""
+    path = folder / "config.toml"
+    require(path.is_file(), f"{folder} is not an organisation's folder: there is no config.toml in it")
+    where = Path(source).resolve().as_posix() if Path(source).exists() else source
+    lines = path.read_text(encoding="utf-8").splitlines()
+    place = next((number for number, line in enumerate(lines) if line.startswith("source =")), None)
+    require(place is not None, f"{path} has no line `source = ...` under [ratings]: add it", DataError)
+    lines[place or 0] = f"source = {json.dumps(where, ensure_ascii=False)}"
+    write_whole(path, ("\n".join(lines) + "\n").encode(), 0o600)
+
+
 def _check_budget(config: NodeConfig) -> None:
     """Refuse an epsilon or delta out of bounds; epsilon may be 0, which allows no release."""
     try:
@@ -255,11 +271,10 @@ def _catalogue(folder: Path) -> Catalogue:
     return catalogue.load(path)
 
 
-def _write_server(folder: Path, names: list[str], address: Address, said: dict[str, str]) -> None:
+def _write_server(folder: Path, address: Address, said: dict[str, str]) -> None:
     (folder / "nodes").mkdir()
     (folder / "runs").mkdir()
-    listed = ", ".join(f'"{name}"' for name in names)
-    text = f'organisations = [{listed}]\nhost = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
+    text = f'host = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
     text += f"control_port = {address.control_port}  # Flower's own interface, on loopback only\n"
     text += "page_port = 0  # the operator's page, on loopback only; 0: any that is free\n"
     text += f"oldest_protocol = {PROTOCOL}  # {OLDEST}: also serve nodes of fedmc 0.2, which check no signatures\n"
@@ -268,7 +283,10 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
     _fill("fedmc-server.service", folder / "fedmc-server.service", said)
 
 
-def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
+def write_node(folder: Path, name: str, server: str, said: dict[str, str], accept: Sequence[str], members: int) -> None:
+    """Write what an organisation's folder holds besides keys: config.toml, a README and what starts the node."""
+    words = {"organisation": name, "accept": ", ".join(f'"{one}"' for one in accept)}
+    said = said | words | {"min_cohort": str(cohort_for(members))}
     text = Template(_handover("config.toml")).substitute(said, server=server, policy=policy.template())
     keys.write_private(folder / "config.toml", text.encode())
     _fill("organisation.md", folder / "README.md", said)

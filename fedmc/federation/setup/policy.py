@@ -51,6 +51,7 @@ class Policy:
     ranking: bool = _entry(True, "false: no run that measures how held-out ratings are ranked")
     runs_per_day: int = _entry(20, "new runs in a day (UTC); 0: none")
     alone_visible: bool = _entry(False, "true: take part in secure sums that show this node's own change")
+    departed_visible: bool = _entry(False, "true: take part in secure sums that show the part of those that left")
     no_worse: bool = _entry(False, "true: use a new model only if it is no worse on this node's held-out ratings")
     approve: bool = _entry(False, "true: a new run waits for `fedmc node approve RUN FOLDER`")
 
@@ -66,6 +67,7 @@ class Policy:
             f"weight of the users' penalty {users}, of the items' penalty {items}",
             f"runs that measure how held-out ratings are ranked: {_yes(self.ranking)}",
             f"secure sums that show the change of this node alone: {_yes(self.alone_visible)}",
+            f"secure sums that show the part of organisations that left: {_yes(self.departed_visible)}",
             f"a new model is used only if it is no worse on held-out ratings: {_yes(self.no_worse)}",
             f"at most {self.runs_per_day:,} new runs a day (UTC); new runs {new}",
         ]

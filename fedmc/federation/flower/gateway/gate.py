@@ -49,8 +49,12 @@ class Gate:
         self.heard = {} if heard is None else heard  # when each organisation called last, for the operator's page
         self.objects, self.polls, self.bodies = Objects(), Polls(limits), Bodies(limits)
         self.pace = Pace(limits)
-        nodes = {member.node for member in members.values()}
-        self.bell = Doorbell(lambda node, count: self.polls.announce(node, count) if node in nodes else None)
+        self.nodes = {member.node for member in members.values()}
+        self.bell = Doorbell(lambda node, count: self.polls.announce(node, count) if node in self.nodes else None)
+
+    def admit(self, members: Members) -> None:
+        """From now on, admit these members and no others."""
+        self.members, self.nodes = members, {member.node for member in members.values()}
 
     def accept(self, request: h11.Request) -> Call:
         """Decide by the header alone."""

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedmc.federation.flower.gateway.forward import DownError, SuperLink
 from fedmc.federation.flower.gateway.gate import Gate
 from fedmc.federation.flower.gateway.http import GoneError, Http, Refusal
 from fedmc.federation.flower.gateway.limits import Limits, allow_files
+from fedmc.federation.flower.gateway.renewals import renewals
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.gateway.stream import Stream, server_context
 from fedmc.federation.setup.layout import ServerConfig
@@ -36,7 +37,6 @@ class Gateway:
     def __init__(self, gate: Gate, context: ssl.SSLContext, limits: Limits) -> None:
         self.gate, self.context, self.limits = gate, context, limits
         self.admission, self.log = Admission(limits), SparingLog(log, limits.log_lines)
-        self.names = {member.pem: member.name for member in gate.members.values()}
         self.tasks: set[asyncio.Task[None]] = set()
         self.ending = False
 
@@ -98,7 +98,8 @@ class Gateway:
 
     def _subject(self, visitor: Visitor) -> str:
         """Whom a line of the log is about."""
-        return "a stranger" if visitor.key is None else self.names[visitor.key]
+        names = {member.pem: member.name for member in self.gate.members.values()}
+        return "a stranger" if visitor.key is None else names.get(visitor.key, "a former member")
 
     async def end(self, seconds: float = 3.0) -> None:
         """End held polls, let calls finish for so long, then hang up."""
@@ -122,10 +123,12 @@ def serve(
     on_ready: Callable[[], None],
     limits: Limits = LIMITS,
     heard: MutableMapping[str, float] | None = None,
+    register: Callable[[ServerConfig], dict[str, int]] | None = None,
 ) -> None:
     """Serve until a signal arrives, or until `ended`, which waits for the SuperLink's end in a thread, returns.
 
-    `heard` is told when each organisation calls.
+    `heard` is told when each organisation calls. With `register`, which registers new keys with Flower, members that
+    join or leave and a renewed certificate are taken in at once.
     """
     members = load_members(config, nodes)
     files = allow_files(limits.files(len(members)))
@@ -136,11 +139,17 @@ def serve(
         limits = replace(limits, strangers=few, strangers_by_address=min(few, limits.strangers_by_address))
     context = server_context(config.path("server.pem"), config.path("server.key"))
     backend = SuperLink(f"https://127.0.0.1:{control_port}", config.path("ca.crt"))
-    asyncio.run(_run(Gateway(Gate(members, backend, limits, heard), context, limits), config, ended, on_ready))
+    gateway = Gateway(Gate(members, backend, limits, heard), context, limits)
+    watched = None if register is None else renewals(config, gateway.gate, context, register)
+    asyncio.run(_run(gateway, config, ended, on_ready, watched))
 
 
 async def _run(
-    gateway: Gateway, config: ServerConfig, ended: Callable[[], object], on_ready: Callable[[], None]
+    gateway: Gateway,
+    config: ServerConfig,
+    ended: Callable[[], object],
+    on_ready: Callable[[], None],
+    watched: Coroutine[None, None, None] | None = None,
 ) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -155,6 +164,7 @@ async def _run(
     listeners = await _bind(config.bind, config.port)
     await gateway.gate.bell.open(_home(config))
     accepting = [asyncio.create_task(gateway.listen(listener)) for listener in listeners]
+    accepting += [] if watched is None else [asyncio.create_task(watched)]
     on_ready()
     await stop.wait()
     for task in accepting:
