@@ -273,8 +273,8 @@ def test_a_subtraction_works_where_sums_are_not_final(tmp_path, monkeypatch):
     sent = world.stores[3].get(RUN, "pending", world.settings().make_algorithm())
     words = unflat(np.frombuffer(sent.reply, np.int64), schema_of(broadcast, ITEMS))
     for node in world.nodes.values():  # nodes that have forgotten what they opened
-        state = node._member.store.load(RUN)
-        node._member.store.save(RUN, replace(state, replied=None))
+        state = node._member(node.trust.identity).store.load(RUN)
+        node._member(node.trust.identity).store.save(RUN, replace(state, replied=None))
     monkeypatch.setattr("fedmc.federation.node.node.bind", lambda store, request: None)
     second = forgotten(world, record).ask(broadcast._replace(V=broadcast.V * (1 + 1e-9)), (0, 1, 2, 4, 5))
     assert second.clients == (0, 1, 2, 4, 5)

@@ -94,7 +94,7 @@ class Server:
 
     def serve(self, turns=6, answer=lambda content: content):
         left = iter(range(turns))
-        node_client.serve(answer, self.place, again=0.001, going_on=lambda: next(left, None) is not None)
+        node_client.serve(answer, lambda: [self.place], again=0.001, going_on=lambda: next(left, None) is not None)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from fedmc.data.partition import make_shards
 from fedmc.errors import DataError, InputError, TooFewError
 from fedmc.federation.node import journal, overview
 from fedmc.federation.node.node import Node
-from fedmc.federation.node.secagg_member import SecAggMember
 from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import keys_of, read_stage
 from fedmc.federation.server import approval
@@ -211,7 +210,7 @@ def asked_of(made, run, settings, task, more):
 
 def invited(node, run):
     """An invitation that the node can act on, with keys that it has made."""
-    keys, _ = keys_of(read_stage(node._member._keys(run, MemberState())).arrays)
+    keys, _ = keys_of(read_stage(node._member(node.trust.identity)._keys(run, MemberState())).arrays)
     return invitation(run=run, known={0: keys})
 
 
@@ -468,7 +467,7 @@ def guarded(tmp_path_factory):
     made.restart()
     made.node.ledger.release = lambda *more: made.reached.append("ledger")
     made.node.terms = made.node.terms._replace(policy=STRICT)
-    made.node._member = SecAggMember(made.store, trust_of(0).identity, False, ["a hash of the shard"])
+    made.node._origins = ["a hash of the shard"]
     made.seen = Counter()
     yield made
     assert made.seen["reached"] > 20

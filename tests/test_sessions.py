@@ -12,6 +12,7 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.algorithms.messages import length
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import Diverged, TooFewError
+from fedmc.federation.node.memberships import Memberships
 from fedmc.federation.secagg_messages import Stage, encode_stage, keys_of, masked_of, open_arrays, read_stage
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import Invitation, Reply, decode, encode, encode_reply, from_bytes, to_bytes
@@ -178,11 +179,11 @@ def test_what_a_node_refuses(tmp_path, caplog):
         given = invitation(cohort, run=name, known=own)
         assert refused(world, asked, client=1, run=name, invitation=given).status == "not-hidden"
         assert why in caplog.text
-    change_terms(world.nodes[2], identity=None)
+    change_terms(world.nodes[2], memberships=Memberships(world.stores[2], None, None))
     assert refused(world, asked, client=2).status == "wrong-member"
     change_terms(world.nodes[3], policy=Policy(accept=("plain",)))
     assert refused(world, asked, client=3).status == "wrong-privacy"
-    change_terms(world.nodes[0], identity=IDENTITIES[1])
+    change_terms(world.nodes[0], memberships=Memberships(world.stores[0], IDENTITIES[1], None))
     assert refused(world, asked, client=0).status == "wrong-member"
 
 
@@ -350,7 +351,7 @@ def test_no_used_key_is_kept_and_no_secret_is_said(tmp_path, caplog, monkeypatch
     world.train(2)
     for key in world.keys:
         secrets.append(key.private_bytes_raw())
-    states = [node._member.store.load(RUN) for node in world.nodes.values()]
+    states = [node._member(node.trust.identity).store.load(RUN) for node in world.nodes.values()]
     unused = {private for state in states for private in (state.keys.mask, state.keys.seal)}
     last = {state.replied.seal for state in states}
     seals = {bytes.fromhex(one) for one in said_seals(world)}

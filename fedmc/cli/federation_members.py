@@ -185,6 +185,6 @@ def _left(name: str, left: Departure | None) -> str:
         return f"{name} has left, and accepts that later sums over the others show its part"
     return (
         f"{name} has left. Its last contribution stays in the sums of its runs. A new secure sum over the others would "
-        "show its part, by subtraction: nodes refuse that until their ratings have changed, unless enough leave "
-        f"together, {name} accepts it (`fedmc node leave --alone-visible`), or their policy does (departed_visible)"
+        "show its part, by subtraction: nodes refuse that unless enough leave together, it accepts it in its statement "
+        "(`fedmc node leave --alone-visible`), or each of the others does for those that left (departed_visible)"
     )

@@ -35,7 +35,8 @@ STATUS = {
     UNKNOWN_MEMBERS: "the node has another list of members, and did not take in the server's: compare members.json",
     "not-a-successor": "the list or catalogue does not follow the node's own, or the authority did not sign it",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
-    "not-hidden": "the session would not hide the node: its own log says why",
+    "not-hidden": "the session would not hide the node, or one that joins or leaves alone without its consent "
+    "(`fedmc node start --alone-visible` there): the node's own log says why",
     "changed-ratings": "ratings, features or events there are not those of the run: put them back, or start a new run",
     DIVERGED: "numbers sent or computed are not finite or too large: raise the penalties or beta",
     "failed": "the node could not compute its reply: its own log says why",

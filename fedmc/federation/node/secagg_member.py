@@ -35,6 +35,8 @@ from fedmc.privacy.secagg.session import NO_SUM, Session
 from fedmc.training.fixed_point import is_measured
 from fedmc.types import Array
 
+ALWAYS = "any data"  # of this organisation
+
 
 class Input(NamedTuple):
     """What a node adds to a sum; if computing it failed, nothing."""
@@ -176,13 +178,14 @@ def measures_first(broadcast: Broadcast, committed: State | None) -> bool:
 
 
 def origins_of(ratings: str, shard: Shard) -> list[str]:
-    """Hashes of what whole contributions are computed from: all data, and who rated or saw what.
+    """What whole contributions are computed from: this organisation's data, whenever they were read.
 
-    Any of them binds: new features of users, say, do not free what depends on the ratings alone. Nor do new columns of
-    a catalogue that has grown.
+    Any of these binds. New ratings do not free what older ones bind: from one month to the next, most stay the same, so
+    that a sum with a newcomer, set against last month's sum, still shows the newcomer. Hashes of the data are kept too,
+    as earlier versions did.
     """
     tables = {_origin(matrix) for matrix in (shard.by_user, shard.incidence)}
-    return [one for one in (ratings, *sorted(tables)) if one]
+    return [one for one in (ALWAYS, ratings, *sorted(tables)) if one]
 
 
 def _origin(matrix: sparse.csr_array) -> str:
