@@ -10,12 +10,13 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.runs import to_json
+from fedmc.data.addresses import present
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.errors import require
 from fedmc.federation.node import forget as forgetting
 from fedmc.federation.node import forgotten
 from fedmc.federation.node.forget import Removed
-from fedmc.federation.node.organisation import source_of, source_words
+from fedmc.federation.node.organisation import source_of
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup.layout import NodeConfig, load_node
 
@@ -86,7 +87,8 @@ def _remains() -> list[str]:
 
 def _to_do(config: NodeConfig) -> list[str]:
     source = source_of(config)
-    own = f"  delete them from {source_words(config)} and from files of features and events: fedmc edits none of these"
+    where = source if present(source) else "the database"  # whose address may hold a password
+    own = f"  delete them from {where} and from files of features and events: fedmc edits none of these"
     steps = ["what to do:", own]
     if is_prepared(source):
         inside = int(sum(forgotten.load(config).mask(ids).sum() for ids in open_prepared(source).ids))

@@ -47,8 +47,8 @@ class Forgotten(NamedTuple):
             return ratings, None
         require(not gone.all(), "the source holds no users but forgotten ones: nothing is left to read", DataError)
         kept = ratings.with_users(np.flatnonzero(~gone))
-        rows = f"{len(ratings) - len(kept):,} rows of {int(gone.sum()):,} forgotten users are left out"
-        return kept, f"{rows}: delete them from the source, too"
+        rows = f"forgotten users ({int(gone.sum()):,}): {len(ratings) - len(kept):,} rows are left out"
+        return kept, f"{rows}; delete them from the source, too"
 
     def _hash(self, user: str) -> str:
         return blake2b(user.encode("utf-8", "surrogatepass"), key=self.salt, digest_size=BYTES).hexdigest()
