@@ -13,6 +13,8 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
+from fedmc.data.leaving import shard_without
+from fedmc.data.partition import make_shards
 from fedmc.data.prepared import open_prepared
 from fedmc.errors import DataError
 from fedmc.federation.node import forget as forgetting
@@ -26,11 +28,14 @@ from fedmc.federation.setup import layout
 from fedmc.federation.setup.layout import load_node
 from fedmc.model import load
 from fedmc.privacy.dp.ledger import Ledger, LostReleaseError
+from fedmc.training.local import LocalEngine
+from fedmc.training.rounds import rounds
 from tests.command import fedmc
 from tests.conftest import planted
 from tests.test_every_algorithm import ALGORITHMS, settings_of
 from tests.test_federation_side import NAMES, OWN, conducted, configure, planned, processes, users_of
 from tests.test_federation_side import settings_of as run_settings
+from tests.test_federation_warm import gone_on_from
 from tests.world import KINDS, KilledError, World
 
 GONE = {"south": ["person-001", "person-021"], "west": ["person-003"]}  # of organisations without features
@@ -111,7 +116,7 @@ def ids_in_files(*ids: str) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", ["plain", "secagg"])
 def test_the_next_run_is_that_of_a_federation_that_never_had_the_users(made, kind, tmp_path):
-    """From the same V on, with organisations that prepare tables without these users: the same sum and V, bit by bit."""
+    """From the same V on, beside organisations whose tables never had these users: the same sum and V, bit by bit."""
     never = tmp_path / "never"
     shutil.copytree(made, never)
     for name, users in GONE.items():
@@ -135,6 +140,26 @@ def test_with_the_users_the_next_run_is_another_one(made, tmp_path):
     assert (
         run(made, "b", "plain", "a").server.S.tobytes() != run(tmp_path / "with", "b", "plain", "a").server.S.tobytes()
     )
+
+
+def test_two_runs_from_one_model_differ_by_the_persons_part_alone():
+    """Which the documentation warns of: the server sees what a person rated if nothing else has changed."""
+    settings = KINDS["curvature"]
+    previous = gone_on_from(settings)
+    shards = make_shards(planted(), np.arange(40) % 4, "float64")
+    gone = np.arange(len(shards[0].users)) == 2
+
+    def first_sum(*of_clients):
+        states = []
+        for one in rounds(LocalEngine(of_clients), settings, on_checkpoint=states.append, previous=previous):
+            if one.number == 1:
+                return states[-1].server.S
+        raise AssertionError
+
+    before, after = first_sum(*shards), first_sum(shard_without(shards[0], gone), *shards[1:])
+    differ = np.flatnonzero((before != after).reshape(15, -1).any(axis=1))
+    assert differ.tolist() == shards[0].by_user[[2]].indices.tolist()
+    assert len(differ) < 15
 
 
 # --- what goes
