@@ -100,7 +100,7 @@ class Living:
         return announcing.announce(folder, announcing.load(folder), self.wire(names), self.signer)
 
     def leave(self, name, take_out=False, visible=False):
-        entry, folder = members.load(self.made / name).entry(name), self.made / name
+        folder = self.made / name
         left = statements.leaves(name, identities.load_key(folder), take_out, visible)
         withdrawing.save(folder, name, left)
         return left

@@ -43,6 +43,7 @@ NODE = {
     "check": Entry("fedmc.cli.node:check", "Check ratings, keys and the connection."),
     "start": Entry("fedmc.cli.node_start:start", "Take part in training runs."),
     "refresh": Entry("fedmc.cli.node:refresh", "Read the data again, for new runs."),
+    "forget": Entry("fedmc.cli.node_forget:forget", "Remove users, for good."),
     "models": Entry("fedmc.cli.node_models:list_models", "List the models of past runs."),
     "rollback": Entry("fedmc.cli.node_models:rollback", "Use the model of another run."),
     "ledger": Entry("fedmc.cli.node_ledger:ledger", "Show the privacy budget, or accept that its record was lost."),

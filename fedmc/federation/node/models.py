@@ -53,10 +53,10 @@ def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = 
     folder = config.path(FOLDER)
     folder.mkdir(mode=0o700, exist_ok=True)
     newest = folder / f"{run}.npz"
-    _save(model, newest)
+    save(model, newest)
     why = _worse(config, model, held_out) if config.policy.no_worse and held_out is not None else None
     if why is None:
-        _save(model, config.path(LAST))
+        save(model, config.path(LAST))
         write_whole(config.path(IN_USE), run.encode())
     else:
         cure = f"`fedmc node rollback FOLDER --to {run}` takes it"
@@ -65,7 +65,8 @@ def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = 
     return why is None
 
 
-def _save(model: Model, path: Path) -> None:
+def save(model: Model, path: Path) -> None:
+    """Write a model that only the organisation can read."""
     model.save(path)
     os.chmod(path, 0o600)
 
@@ -88,7 +89,7 @@ def rollback(config: NodeConfig, run: str | None = None) -> str:
         run = names[used + 1]
     require(run in names, f"there is no model of run {run!r}: choose from {', '.join(names) or 'none'}")
     path = config.path(FOLDER) / f"{run}.npz"
-    _save(load(path), config.path(LAST))  # a damaged one is refused
+    save(load(path), config.path(LAST))  # a damaged one is refused
     write_whole(config.path(IN_USE), run.encode())
     return run
 

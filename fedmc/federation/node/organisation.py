@@ -23,7 +23,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.data.understanding import understand
 from fedmc.errors import DataError, require
 from fedmc.federation.news import News
-from fedmc.federation.node import consents, models, withdrawing
+from fedmc.federation.node import consents, forgotten, models, withdrawing
 from fedmc.federation.node import source as changed_source
 from fedmc.federation.node.growth import widened
 from fedmc.federation.node.memberships import Own
@@ -89,6 +89,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
         + (REFRESH if own else "prepare it again"),
         DataError,
     )
+    forgotten.check_none_in(config, prepared.ids[0], source, own)
     if own:
         notes += _unread(config, prepared.shards[0])
     return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
@@ -148,20 +149,22 @@ def _prepare(config: NodeConfig, path: Path, source: str) -> tuple[str | None, t
         categorical=tuple(config.categorical), times=config.times, events=config.event_options(),
         confidence_scale=config.scale if config.of_events else None,
     )  # fmt: skip
-    ratings, notes = _table(plan)
+    table, notes = _table(plan)
+    ratings, left_out = forgotten.load(config).left_out(table)
     parts = read_parts(plan, ratings)
     write_prepared(path, parts, overwrite=True)
     os.chmod(path, 0o700)
-    return parts.report, (*parts.side.notes, *notes)
+    return parts.report, (*parts.side.notes, *notes, *([left_out] if left_out else []))
 
 
-def _table(plan: Plan) -> tuple[Ratings | None, tuple[str, ...]]:
+def _table(plan: Plan) -> tuple[Ratings, tuple[str, ...]]:
     """The table and what is to be told about it: ratings that look like events, or amounts that count 1 each."""
     if plan.events is None:
         found = understand(plan)
         seen = f"they look like events, not ratings ({found.what.reason})"
         cure = 'for runs on events, enter feedback = "implicit" under [ratings] of config.toml'
         require(found.ratings is not None, f"{plan.source} cannot be read as ratings, {seen}: {cure}", DataError)
+        assert found.ratings is not None
         return found.ratings, () if found.what.kind == "ratings" else (f"ratings: {seen}; {cure}",)
     amounts = load_table(plan)
     unequal = plan.confidence_scale == DEFAULT_SCALE and default_confidence(amounts.matrix.data) != DEFAULT_SCALE

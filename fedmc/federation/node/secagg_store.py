@@ -87,6 +87,11 @@ class SecAggStore:
             row = database.execute("SELECT reply FROM secagg WHERE run = ?", (run,)).fetchone()
         return None if row is None or row[0] is None else bytes(row[0])
 
+    def drop_replies(self) -> None:
+        """Drop all replies. What was opened, and which sums were, stays known."""
+        with self.store.transaction() as database:
+            database.execute("UPDATE secagg SET reply = NULL")
+
     def whole_sums(self, origins: list[str]) -> set[tuple[int, ...]]:
         """The sets of members over which whole contributions from these data were summed, in any run."""
         marks = ", ".join("?" * len(origins))

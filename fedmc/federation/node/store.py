@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -199,10 +199,18 @@ class Store:
         with self._transaction():
             self._database.execute("INSERT OR IGNORE INTO ended VALUES (?, ?, ?)", (run, *how))
 
-    def erase(self) -> None:
-        """Remove what was overwritten or deleted from the write-ahead log, too."""
+    def drop_states(self, runs: Sequence[str], how: Ended) -> int:
+        """Drop the states and replies of all runs, and end these runs; returns of how many runs there were states."""
+        with self._transaction():
+            (number,) = self._database.execute("SELECT count(DISTINCT run) FROM states").fetchone()
+            self._database.executemany("INSERT OR IGNORE INTO ended VALUES (?, ?, ?)", [(run, *how) for run in runs])
+            self._database.execute("DELETE FROM states")
+        return int(number)
+
+    def erase(self) -> bool:
+        """Remove what was overwritten or deleted from the write-ahead log, too; False: a reader stands in the way."""
         with self._errors():
-            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return bool(self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
 
     def add_tables(self, schema: str) -> None:
         """Create further tables, where they are missing."""

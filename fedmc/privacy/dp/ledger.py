@@ -100,7 +100,8 @@ class Ledger:
             if self._found("SELECT 1 FROM lost WHERE key = ?", key):
                 raise LostReleaseError("the bytes of this release were lost with an earlier ledger")
             if self._found("SELECT 1 FROM chain WHERE key = ?", key):
-                raise LostReleaseError(f"only the last {contents.MAX_KEPT} releases are kept, this one is older")
+                kept = f"only the last {contents.MAX_KEPT} releases are kept, and none of before a user was forgotten"
+                raise LostReleaseError(f"{kept}: this one is older")
             self._refuse(noise)
             content = make()
             self._append(self.head().height + 1, key, noise, content, intend)
@@ -118,6 +119,15 @@ class Ledger:
             height = max(height, head.height + 1)
             self._file.executemany("INSERT OR IGNORE INTO lost VALUES (?)", [(key,) for key in self.missing(keys)])
             self._append(height, f"accepted loss {height}", missing**-0.5, b"", intend)
+
+    def drop_contents(self) -> None:
+        """Delete the bytes of all releases. What they cost, and the chain of all releases, stay."""
+        with self._alone():
+            self._file.execute("DELETE FROM releases")
+        try:
+            self._file.execute("VACUUM")  # the pages of what was deleted, now and earlier
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger {self.path} still holds deleted pages: {error}") from None
 
     def spent(self) -> float:
         """The epsilon of all releases so far, at the ledger's delta."""
