@@ -6,6 +6,7 @@ The nodes are those of `fedmc node start`, and the server's part is what its Ser
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from itertools import islice
 
@@ -35,6 +36,8 @@ class KilledError(BaseException):
 def write_ratings(folder, rows):
     (folder / "ratings.csv").write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
     layout.enter_source(folder, "ratings.csv")
+    config = folder / "config.toml"
+    config.write_text(re.sub("^min_cohort = [0-9]+", "min_cohort = 3", config.read_text(), flags=re.MULTILINE))
 
 
 class Living:
@@ -216,7 +219,7 @@ class Simulated:
         broadcast = self.last.broadcast._replace(task="round", round=self.last.number + 1)
         schema = broadcast.settings.make_algorithm().schema(broadcast, len(broadcast.V))
         _, words = taken_out(self.engine.states[client], schema, leaves=True)
-        server, following = _aggregated(decoded(words, schema, 0), broadcast, self.last.server, 1)
+        server, following = _aggregated(decoded(words, schema, 0), broadcast, self.last.server, (client,))
         self.last = self.last._replace(broadcast=following, server=server)
         return self.last
 

@@ -112,6 +112,9 @@ def rounds(
     plan = _Plan(engine, settings, measure_every, last, full, previous)
     checkpoint, opening = _opening(plan, on_checkpoint) if checkpoint is None else (checkpoint, None)
     number, broadcast, server, start = checkpoint
+    if number == last:  # the process was killed before the last round was measured
+        yield _closing(plan, checkpoint)
+        return
     waiting = (opening or _resumed(engine, checkpoint)) if plan.rides else None  # measured with the next updates
     if opening is not None and waiting is None:
         yield opening
@@ -201,6 +204,13 @@ def _not_diverged(engine: Engine, round: Round, start: float | None) -> Round:
 def _resumed(engine: Engine, checkpoint: Checkpoint) -> Round:
     """The round of a checkpoint, whose measurement is still to come; its times and bytes are lost."""
     return Round(checkpoint.number, engine.clients, (), 0.0, 0, 0, 0, Diagnostics(), checkpoint.broadcast)
+
+
+def _closing(plan: _Plan, checkpoint: Checkpoint) -> Round:
+    """The last round of a run, measured at last."""
+    diagnostics, nbytes = plan.report(checkpoint.broadcast, checkpoint.server, None, now=True)
+    ended = _resumed(plan.engine, checkpoint)._replace(diagnostics=diagnostics, bytes_measured=nbytes)
+    return _not_diverged(plan.engine, ended, checkpoint.start_objective)
 
 
 def _opening(plan: _Plan, on_checkpoint: Callable[[Checkpoint], None]) -> tuple[Checkpoint, Round]:

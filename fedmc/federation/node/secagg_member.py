@@ -2,7 +2,8 @@
 
 Everything is on disk before an answer leaves: a node that is killed at any moment comes back with the same bytes, or
 refuses. Besides the rules of its run, a node keeps one for all runs with its data: no two sums of whole contributions
-may show, subtracted, those of a few (`privacy.secagg.whole_sums`).
+may show, subtracted, those of a few (`privacy.secagg.whole_sums`). With a sum over its group it notes the sum over all
+members of the run too, which the server has from all groups together.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from fedmc.federation.wire import Request
 from fedmc.privacy.secagg import member as protocol
 from fedmc.privacy.secagg import whole_sums
 from fedmc.privacy.secagg.member import Member, MemberState, SnapshotError
-from fedmc.privacy.secagg.rules import Rules, colluders
+from fedmc.privacy.secagg.rules import Rules, colluders, smallest_group
 from fedmc.privacy.secagg.serial import digest
 from fedmc.privacy.secagg.session import NO_SUM, Session
+from fedmc.privacy.secagg.whole_sums import Members
 from fedmc.training.fixed_point import is_measured
 from fedmc.types import Array
 
@@ -70,13 +72,14 @@ class SecAggMember:
         if state.replied is not None and state.replied.opened is not None and not session.instead_of:
             return self._opened(run, state)
         own = session.keys.get(self.identity.number)
-        if own is not None and own.seq <= state.seq and (state.keys is None or own != state.keys.public):
-            return self._keys(run, state)
+        known = None if state.keys is None else state.keys.public
+        if own is not None and own.seq <= state.seq and (own != known or own.alone != self.rules.alone):
+            return self._keys(run, state)  # used ones, or of before the organisation changed what it accepts
         self._check(request, state, session)
         words, failed, first_measured = compute(state.base)
         if first_measured:
             with _refusing():
-                self._check_whole(session.members, session)
+                self._check_whole(session.members, session, ())
         state, masked = protocol.reply(self._member(run), state, session, words.view(np.uint64), failed)
         content = self._encoded(run, "masked", messages.masked_arrays(masked))
         self.store.save(run, state, content, first_measured, request.leaving)
@@ -91,9 +94,12 @@ class SecAggMember:
             assert after.replied is not None
             opened = after.replied.session
             leaving = self.store.leaving(stage.run)
-            among = opened.members if self.store.first_measured(stage.run) else whole_among(opened, leaving)
+            first = self.store.first_measured(stage.run)
+            among = opened.members if first else whole_among(opened, leaving)
             if self.identity.number in among or leaving:
-                self.store.add_whole_sum(self.origins, self._check_whole(among, opened))
+                judging = () if first else opened.members if leaving else among
+                self.store.add_whole_sum(self.origins, self._check_whole(among, opened, judging))
+                self.store.add_whole_sum(self.origins, tuple(map(self.identity.place, self.identity.pinned)))
             self.store.save(stage.run, after)
         return self._opened(stage.run, after)
 
@@ -112,15 +118,26 @@ class SecAggMember:
             protocol.check(self._member(request.run), state, session, request.invitation.proofs)
             among = whole_among(session, request.leaving)
             if self.identity.number in among or request.leaving:
-                self._check_whole(among, session)
+                self._check_whole(among, session, session.members if request.leaving else among)
 
-    def _check_whole(self, among: tuple[int, ...], session: Session) -> tuple[int, ...]:
-        """Refuse a sum of whole contributions that shows those of a few who do not accept it; returns their places."""
-        identity = self.identity
-        places = tuple(map(identity.place, among))
-        visible = {identity.place(number) for number, keys in session.keys.items() if keys.alone} | identity.visible
-        whole_sums.check(self.store.whole_sums(self.origins), places, self.rules.smallest, visible)
+    def _check_whole(self, among: Members, session: Session, judging: Members) -> Members:
+        """Refuse a sum of whole contributions that shows those of a few who do not accept it; returns their places.
+
+        `judging` are the members that check this sum, each for itself.
+        """
+        place = self.identity.place
+        places, known = tuple(map(place, among)), self.store.whole_sums(self.origins)
+        visible = {place(number) for number, keys in session.keys.items() if keys.alone} | self.identity.visible
+        others = {place(one) for one in judging if one != self.identity.number}
+        whole_sums.check(known, places, self._least(among), visible, others)
         return places
+
+    def _least(self, among: Members) -> int:
+        """The smallest set of members that this one accepts to be shown; if others leave, as one of those that stay."""
+        if self.identity.number in among:
+            return self.rules.smallest
+        stay = len(self.identity.pinned) - len(among)
+        return smallest_group(stay, self.identity.min_cohort)
 
     def _member(self, run: str) -> Member:
         return Member(run, self.identity.number, self.identity.key, self.identity.pinned, self.rules)

@@ -268,7 +268,7 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
         folder.say(round=now.number)
         folder.say_absent(engine.absent, plan.organisations)
 
-    if last is None or last.number < plan.rounds:
+    if last is None or not _is_told(folder, plan.rounds):
         previous = warm.previous_of(folder.path, plan.settings) if plan.start_from else None
         running = rounds(
             engine, plan.settings, measure_every=plan.measure_every, last=plan.rounds, checkpoint=last,
@@ -277,6 +277,11 @@ def _rounds(folder: RunFolder, plan: RunPlan, engine: FederatedEngine) -> list[s
         _record(folder, running, plan.rounds)
     assert last is not None
     return [plan.organisations[k] for k in engine.finish(last.broadcast, everyone)]
+
+
+def _is_told(folder: RunFolder, number: int) -> bool:
+    """Whether the history has this round, or a later one."""
+    return max((line["number"] for line in folder.history()), default=-1) >= number
 
 
 def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:

@@ -29,10 +29,13 @@ def atoms(sets: Collection[Members]) -> list[Members]:
     return [tuple(atom) for atom in found.values()]
 
 
-def check(sets: Iterable[Members], new: Members, least: int, visible: Collection[int] = ()) -> None:
+def check(
+    sets: Iterable[Members], new: Members, least: int, visible: Collection[int] = (), judging: Collection[int] = ()
+) -> None:
     """Refuse a sum over `new`, after the sums over `sets`, that would leave an atom of fewer than `least` members.
 
-    `visible` are the members that accept that sums show their part.
+    `visible` are the members that accept that sums show their part, `judging` others who check this sum as well. An
+    atom of those is left to them if they know all sets that set it apart: they may know that its sum is no secret.
     """
     known = {tuple(sorted(one)) for one in sets}
     now = tuple(sorted(new))
@@ -41,6 +44,7 @@ def check(sets: Iterable[Members], new: Members, least: int, visible: Collection
     parts = atoms([*known, now])
     small = [atom for atom in parts if len(atom) < least and not set(atom) <= set(visible)]
     small = [atom for atom in small if not follows(known, atom, parts)]
+    small = [atom for atom in small if not (set(atom) <= set(judging) and _apart(atom, known, now))]
     if small:
         raise DataError(
             f"with earlier sums over {sorted(known)}, a sum over {now} would show the sum of {small[0]} alone: "
@@ -53,3 +57,9 @@ def follows(sets: Collection[Members], atom: Members, parts: Sequence[Members]) 
     rows = np.array([[set(part) <= set(one) for part in parts] for one in sets], np.float64).reshape(-1, len(parts))
     wanted = np.array([[part == atom for part in parts]], np.float64)
     return bool(np.linalg.matrix_rank(np.vstack([rows, wanted])) == np.linalg.matrix_rank(rows)) if len(rows) else False
+
+
+def _apart(atom: Members, sets: Collection[Members], new: Members) -> bool:
+    """Whether the new set, and those that the atom's members were in, set it apart."""
+    theirs = [one for one in sets if set(atom) <= set(one)]
+    return atom in atoms([*theirs, new])
