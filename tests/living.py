@@ -23,10 +23,10 @@ from fedmc.federation.server.announcing import Announcement
 from fedmc.federation.server.running import RunFolder, RunPlan, conduct
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.setup import identities, joining, layout, members, request_key, statements
-from fedmc.training.fixed_point import decoded, taken_out
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import _aggregated, rounds
+from fedmc.training.rounds import rounds
 from fedmc.training.warm import previous_run
+from fedmc.training.withdrawal import without
 
 
 class KilledError(BaseException):
@@ -215,12 +215,7 @@ class Simulated:
         return self.last
 
     def take_out(self, client):
-        """The aggregation of a round in which this client sends minus its contribution, and nobody else anything."""
-        broadcast = self.last.broadcast._replace(task="round", round=self.last.number + 1)
-        schema = broadcast.settings.make_algorithm().schema(broadcast, len(broadcast.V))
-        _, words = taken_out(self.engine.states[client], schema, leaves=True)
-        server, following = _aggregated(decoded(words, schema, 0), broadcast, self.last.server, (client,))
-        self.last = self.last._replace(broadcast=following, server=server)
+        self.last = without(self.engine, self.last, (client,))
         return self.last
 
 

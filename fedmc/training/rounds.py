@@ -264,7 +264,7 @@ def one_round(
     if not took_part:
         return server, took_part, broadcast
     try:
-        after, following = _aggregated(total, broadcast, server, took_part)
+        after, following = aggregated(total, broadcast, server, took_part)
         return after, took_part, following
     except (InputError, np.linalg.LinAlgError, ArithmeticError) as error:  # a hostile update can lead to them
         traffic.engine.rollback()
@@ -272,7 +272,7 @@ def one_round(
         raise Diverged(broadcast.round, f"the sum of the updates gives no model: {error}", cure) from None
 
 
-def _aggregated(
+def aggregated(
     total: Sums, broadcast: Broadcast, server: ServerState, took_part: tuple[int, ...]
 ) -> tuple[ServerState, Broadcast]:
     """The server's next state, and the next broadcast, which must be one that nodes accept."""
