@@ -84,3 +84,9 @@ def test_the_next_month_goes_on_from_the_last_model(loopback, privacy):
     model = load(loopback.folder / NAMES[0] / "model.npz")
     assert NEW_ITEM in model.items.tolist()
     assert len(model.items) == len(larger)
+    page = (loopback.run("february").path / "report.html").read_text(encoding="utf-8")
+    assert 'goes on from</td><td class="words">january<' in page
+    assert loopback.fedmc("report", loopback.folder / NAMES[0]).returncode == 0, "while the node runs"
+    own = (loopback.folder / NAMES[0] / "report.html").read_text(encoding="utf-8")
+    assert "the model before" in own
+    assert "finished" in own

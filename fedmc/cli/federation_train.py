@@ -16,7 +16,8 @@ from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
 from fedmc.cli.groups import Budget, Solver
-from fedmc.errors import require
+from fedmc.cli.lazy import resolve
+from fedmc.errors import reason, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
 from fedmc.federation.server.running import RunFolder, RunPlan
@@ -32,6 +33,7 @@ from fedmc.training.side import used_by
 
 Option = typer.Option
 RANK, ROUNDS = 20, 20  # if nothing else is said
+WRITE_REPORT = "fedmc.report.federation:write_report"  # imports matplotlib, so it is loaded only at the end of a run
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
@@ -205,4 +207,16 @@ def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bo
     except KeyboardInterrupt:
         typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
         raise typer.Exit(130) from None
+    _write_page(folder)
     report(folder, as_json)
+
+
+def _write_page(folder: RunFolder) -> None:
+    """Write the run's report.html, to which the operator's page links; a run whose report fails is no less finished."""
+    if not folder.history():
+        return
+    try:
+        resolve(WRITE_REPORT)(folder.path)
+    except Exception as error:
+        cure = f"`fedmc report {folder.path}` tries again"
+        echo(f"the report of run {folder.path.name} was not written: {reason(error)}; {cure}", err=True)
