@@ -14,9 +14,10 @@ from fedmc.algorithms.presets import usual_update
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.echo import echo
-from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
+from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, result_of, run_paths
 from fedmc.cli.groups import Budget, Solver
 from fedmc.cli.lazy import resolve
+from fedmc.cli.tracking import Tracking, check, tracked
 from fedmc.errors import reason, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
@@ -34,6 +35,7 @@ from fedmc.training.side import used_by
 Option = typer.Option
 RANK, ROUNDS = 20, 20  # if nothing else is said
 WRITE_REPORT = "fedmc.report.federation:write_report"  # imports matplotlib, so it is loaded only at the end of a run
+NO_TRACKING = Tracking()
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
@@ -96,9 +98,11 @@ def train(
     *,
     solver: Solver,
     budget: Budget,
+    tracking: Tracking,
 ) -> None:
     """Train over all organisations and show which are online, working or offline. The run continues if you leave."""
     config = load_server(server)
+    _check_tracking(tracking, detach)
     p = len(config.organisations)
     before = None if start_from is None else find_run(config, start_from)
     if rank is None:
@@ -115,21 +119,33 @@ def train(
     if usual is not None:
         settings = settings.replace(update=usual)
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run, before))
-    start_run(config, folder, detach, as_json)
+    start_run(config, folder, detach, as_json, tracking)
 
 
 def resume(
-    server: Server = Path(), run: RunName = None, detach: Detach = False, as_json: options.AsJson = False
+    server: Server = Path(),
+    run: RunName = None,
+    detach: Detach = False,
+    as_json: options.AsJson = False,
+    *,
+    tracking: Tracking,
 ) -> None:
     """Resume a run that was stopped or broke off; the result is the same, bit for bit, as without the break."""
     config = load_server(server)
+    _check_tracking(tracking, detach)
     folder = find_run(config, run)
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
     require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
     request_key.load(config.folder)  # without it, no node would answer
     (folder.path / "stop").unlink(missing_ok=True)
-    start_run(config, folder, detach, as_json)
+    start_run(config, folder, detach, as_json, tracking)
+
+
+def _check_tracking(tracking: Tracking, detach: bool) -> None:
+    cure = "leave out --detach"
+    require(not (tracking.wanted and detach), f"--mlflow logs for as long as the command follows the run: {cure}")
+    check(tracking)
 
 
 def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFolder:
@@ -194,21 +210,26 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
     return quorum
 
 
-def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
+def start_run(
+    config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool, tracking: Tracking = NO_TRACKING
+) -> None:
     """Start the run at the server, and show its progress until it ends."""
-    name, told = folder.path.name, len(folder.history())
-    folder.say(state="starting", why="")
-    superlink.run(config, folder.path)
-    if detach:
-        typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
-        return
-    try:
-        follow(folder, told)
-    except KeyboardInterrupt:
-        typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
-        raise typer.Exit(130) from None
-    _write_page(folder)
-    report(folder, as_json)
+    name, told, plan = folder.path.name, len(folder.history()), folder.plan()
+    with tracked(tracking, name, plan.settings.privacy) as log:
+        log.settings(plan.settings.to_dict() | {"rounds": plan.rounds, "organisations": len(plan.organisations)})
+        folder.say(state="starting", why="")
+        superlink.run(config, folder.path)
+        if detach:
+            typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
+            return
+        try:
+            follow(folder, told, on_history=log.history)
+        except KeyboardInterrupt:
+            typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
+            raise typer.Exit(130) from None
+        _write_page(folder)
+        log.end(result_of(folder), [folder.path / "report.html"])
+        report(folder, as_json)
 
 
 def _write_page(folder: RunFolder) -> None:
