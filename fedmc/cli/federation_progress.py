@@ -38,6 +38,11 @@ def run_paths(config: ServerConfig) -> list[Path]:
     return [path.parent for path in plans]
 
 
+def run_going_on(config: ServerConfig) -> str | None:
+    """The name of a run that a process is conducting."""
+    return next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
+
+
 def find_run(config: ServerConfig, name: str | None) -> RunFolder:
     """The run of this name; the last one if no name is given."""
     paths = run_paths(config)

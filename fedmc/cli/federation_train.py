@@ -14,7 +14,7 @@ from fedmc.algorithms.presets import usual_update
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.echo import echo
-from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, result_of, run_paths
+from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, result_of, run_going_on, run_paths
 from fedmc.cli.groups import Budget, Solver
 from fedmc.cli.lazy import resolve
 from fedmc.cli.tracking import Tracking, check, tracked
@@ -36,6 +36,7 @@ Option = typer.Option
 RANK, ROUNDS = 20, 20  # if nothing else is said
 WRITE_REPORT = "fedmc.report.federation:write_report"  # imports matplotlib, so it is loaded only at the end of a run
 NO_TRACKING = Tracking()
+LATEST = "latest"  # of --from: the last finished run
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
@@ -91,8 +92,15 @@ def train(
     run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
     start_from: Annotated[
         str | None,
-        Option("--from", metavar="RUN", help="Go on from the model of this run, with the nodes' data of now."),
+        Option(
+            "--from",
+            metavar="RUN|latest",
+            help="Go on from the model of this run, or of the last finished one, with the nodes' data of now.",
+        ),
     ] = None,
+    unless_running: Annotated[
+        bool, Option("--unless-running", help="If a run is going on, do nothing, with exit code 0.")
+    ] = False,
     detach: Detach = False,
     as_json: options.AsJson = False,
     *,
@@ -104,7 +112,11 @@ def train(
     config = load_server(server)
     _check_tracking(tracking, detach)
     p = len(config.organisations)
-    before = None if start_from is None else find_run(config, start_from)
+    going = run_going_on(config)
+    if unless_running and going is not None:
+        echo(f"nothing to do: run {going} is going on")
+        return
+    before = None if start_from is None else _previous(config, start_from)
     if rank is None:
         rank = RANK if before is None else before.plan().settings.rank
     if rounds is None:
@@ -148,6 +160,16 @@ def _check_tracking(tracking: Tracking, detach: bool) -> None:
     check(tracking)
 
 
+def _previous(config: ServerConfig, name: str) -> RunFolder | None:
+    """The run of this name; for LATEST the last finished one, or none if there is none."""
+    if name != LATEST:
+        return find_run(config, name)
+    runs = map(RunFolder, reversed(run_paths(config)))
+    found = next((run for run in runs if run.status()["state"] == "finished"), None)
+    echo(f"going on from run {found.path.name}" if found else "no run is finished yet: training from scratch", err=True)
+    return found
+
+
 def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFolder:
     """Check everything, then write the run's plan into a new folder."""
     p = len(config.organisations)
@@ -155,7 +177,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     quorum = _check_order(order, settings, p)
     superlink.control_port(config)
     request_key.load(config.folder)  # without it, no node would answer
-    going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
+    going = run_going_on(config)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = order.name or datetime.now().strftime("%Y-%m-%d-%H%M%S")
     valid = re.fullmatch(RUN, name) is not None and len(name) <= MAX_NAME
@@ -202,6 +224,7 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
 
 def _check_order(order: Order, settings: Settings, organisations: int) -> int:
     """Check the numbers of the order; returns the quorum."""
+    require(order.name != LATEST, f"--from {LATEST} means the last finished run: choose another name for --run")
     quorum = settings.active if order.quorum is None else order.quorum
     require(order.rounds >= 1, f"--rounds must be at least 1, got {order.rounds}")
     require(order.patience > 0, f"--patience must be above 0, got {order.patience}")
