@@ -23,7 +23,7 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.protocol import OLDEST, PROTOCOL
-from fedmc.federation.setup import entries, identities, keys, policy, request_key
+from fedmc.federation.setup import deployment, entries, identities, keys, policy, request_key
 from fedmc.federation.setup.entries import EventEntries
 from fedmc.federation.setup.policy import DEFAULT, Policy
 from fedmc.privacy.dp import bounds
@@ -33,7 +33,6 @@ from fedmc.privacy.secagg.rules import SMALLEST_COHORT, cohort_for
 from fedmc.types import whole
 
 RESERVED = ("server", "authority")
-LOCKED = "requirements.txt"  # the packages of a node, with hashes; `make lock` writes it
 MAX_KEPT = 10_000_000
 AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
@@ -266,6 +265,7 @@ def _write_server(folder: Path, names: list[str], address: Address, said: dict[s
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)
     _fill("fedmc-server.service", folder / "fedmc-server.service", said)
+    deployment.write(folder, "server", said, (address.port, address.control_port))
 
 
 def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
@@ -273,8 +273,7 @@ def _write_node(folder: Path, server: str, said: dict[str, str]) -> None:
     keys.write_private(folder / "config.toml", text.encode())
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
-    _fill("Containerfile", folder / "Containerfile", said)
-    (folder / LOCKED).write_text(_handover(LOCKED), encoding="utf-8")
+    deployment.write(folder, "node", said)
 
 
 def _fill(template: str, path: Path, said: dict[str, str]) -> None:
