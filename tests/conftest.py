@@ -15,7 +15,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
 REAL = (
-    "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "node_commands", "plugin_package",
+    "deployment", "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "node_commands", "plugin_package",
     "policy_commands",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"
