@@ -124,6 +124,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(server, monkeypat
     monkeypatch.undo()
     federation_train._write_page(run)
     assert (run.path / "report.html").is_file()
+    assert capsys.readouterr().err == f"report in {run.path / 'report.html'}\n"
 
 
 def broken(folder):

@@ -257,10 +257,9 @@ def start_run(
 
 def _write_page(folder: RunFolder) -> None:
     """Write the run's report.html, to which the operator's page links; a run whose report fails is no less finished."""
-    if not folder.history():
-        return
     try:
-        resolve(WRITE_REPORT)(folder.path)
+        if folder.history():
+            echo(f"report in {resolve(WRITE_REPORT)(folder.path)}", err=True)
     except Exception as error:
         cure = f"`fedmc report {folder.path}` tries again"
         echo(f"the report of run {folder.path.name} was not written: {reason(error)}; {cure}", err=True)
