@@ -117,7 +117,8 @@ class Loopback:
     # --- commands
 
     def fedmc(self, *words, timeout: float = 150) -> subprocess.CompletedProcess:
-        return subprocess.run([*FEDMC, *map(str, words)], capture_output=True, text=True, timeout=timeout)
+        command = [*FEDMC, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
 
     def train(
         self, run: str, rounds: int, *options, privacy: str = "plain", timeout: float = 150

@@ -11,6 +11,9 @@ import pandas
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
+pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
+
+from mlflow.tracking import MlflowClient
 
 from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
@@ -67,6 +70,16 @@ def expected(made, run):
     return last
 
 
+def check_mlflow(store, history):
+    """The run is there as the history has it, with its report."""
+    client = MlflowClient(tracking_uri=store)
+    (run,) = client.search_runs([client.get_experiment_by_name("fedmc").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("february", "FINISHED")
+    points = client.get_metric_history(run.info.run_id, "test_rmse")
+    assert {one.step: one.value for one in points} == {line["number"]: line["test_rmse"] for line in history}
+    assert [one.path for one in client.list_artifacts(run.info.run_id)] == ["report.html"]
+
+
 @pytest.mark.parametrize("privacy", ["secagg"])
 def test_the_next_month_goes_on_from_the_last_model(loopback, privacy):
     done = loopback.train("january", 6, privacy=privacy)
@@ -75,7 +88,9 @@ def test_the_next_month_goes_on_from_the_last_model(loopback, privacy):
     refused = loopback.train("wrong", 3, "--from", "january", "--rank", 4, privacy=privacy)
     assert refused.returncode == 2
     assert "rank is 4, but 3" in refused.stderr
-    done = loopback.train("february", 3, "--from", "january", "--json", privacy=privacy)
+    store = f"sqlite:///{loopback.folder / 'mlflow.db'}"
+    more = "--from", "latest", "--json", "--mlflow-uri", store
+    done = loopback.train("february", 3, *more, privacy=privacy)
     assert done.returncode == 0, done.stderr
     last = expected(loopback, "february")
     found = checkpoint.load(loopback.run("february").saved).checkpoint
@@ -84,3 +99,10 @@ def test_the_next_month_goes_on_from_the_last_model(loopback, privacy):
     model = load(loopback.folder / NAMES[0] / "model.npz")
     assert NEW_ITEM in model.items.tolist()
     assert len(model.items) == len(larger)
+    check_mlflow(store, loopback.run("february").history())
+    page = (loopback.run("february").path / "report.html").read_text(encoding="utf-8")
+    assert 'goes on from</td><td class="words">january<' in page
+    assert loopback.fedmc("report", loopback.folder / NAMES[0]).returncode == 0, "while the node runs"
+    own = (loopback.folder / NAMES[0] / "report.html").read_text(encoding="utf-8")
+    assert "the model before" in own
+    assert "finished" in own

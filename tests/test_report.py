@@ -136,6 +136,8 @@ def test_totals_are_over_all_rounds_and_the_mode_is_told_apart(run_folder, optio
     assert seconds == f"{result['seconds']:,.1f}"
     assert seen in page
     assert not_seen not in page.partition("<section>")[0]
+    mode = options.split()[1] if options else "plain"
+    assert f"<p>Privacy {mode}: " in page, "the claim, in words"
 
 
 def test_totals_of_unmeasured_rounds_are_counted(tmp_path):

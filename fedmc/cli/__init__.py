@@ -35,6 +35,7 @@ FEDERATION = {
     "sign-key": Entry("fedmc.cli.request_keys:sign_key", "Show or make the key that signs requests."),
     "train": Entry("fedmc.cli.federation_train:train", "Train a model over all organisations."),
     "resume": Entry("fedmc.cli.federation_train:resume", "Resume a run that stopped."),
+    "schedule": Entry("fedmc.cli.federation_schedule:schedule", "Write a systemd timer that trains regularly."),
     "stop": Entry("fedmc.cli.federation_status:stop", "Stop a run; it can be resumed."),
     "status": Entry("fedmc.cli.federation_status:status", "Show server, nodes and the last run."),
     "demo": Entry("fedmc.cli.federation_demo:demo", "Run a whole federation on this machine."),

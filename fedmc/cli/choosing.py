@@ -7,9 +7,19 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli.simulate import trials_bar, warm_up
 from fedmc.data.partition import Federation
+from fedmc.errors import InputError
 from fedmc.training import event_tuning, ranks, tuning
 from fedmc.training.event_tuning import EventTrial
-from fedmc.training.ranks import RankTrial
+from fedmc.training.ranks import Rank, RankTrial
+
+
+def parse_rank(words: str) -> Rank:
+    if words == ranks.AUTO:
+        return ranks.AUTO
+    try:
+        return int(words)
+    except ValueError:
+        raise InputError(f"--rank takes a whole number or auto, got {words!r}") from None
 
 
 def choose_rank(federation: Federation, settings: Settings) -> Settings:

@@ -16,7 +16,9 @@ from fedmc.cli.echo import echo
 from fedmc.cli.feedback import decide
 from fedmc.cli.groups import Events
 from fedmc.cli.parsing import parse_integers, parse_names
+from fedmc.cli.tracking import Log, Tracking, tracked
 from fedmc.data import splits
+from fedmc.data.addresses import without_password
 from fedmc.data.feedback import default_confidence
 from fedmc.data.given import scaled
 from fedmc.data.prepare import Plan, load_table
@@ -26,6 +28,7 @@ from fedmc.errors import require
 from fedmc.evaluation import runner, tables
 from fedmc.evaluation.methods import find, split, usual
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
+from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import GOALS, NDCG, Case, Figure, Panel, Study
 from fedmc.evaluation.tables import Line
 from fedmc.problem.ranking import CUTOFFS
@@ -37,6 +40,7 @@ HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "±", "gap": "% to pooled",
     "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds",
 }  # fmt: skip
+LOGGED = ("clients", "active", "rounds", "partition", "test", "seeds", "measure_every")  # what MLflow gets of a study
 Seeds = Annotated[
     str, Option(help="Random seeds, separated by commas; each draws a split, an assignment to clients and a start.")
 ]
@@ -71,6 +75,7 @@ def compare(
     out: Out = None,
     *,
     events: Events,
+    tracking: Tracking,
 ) -> None:
     """Run methods with the same rank, split, clients, budget and seeds; write tables, figures and a report.
 
@@ -90,7 +95,9 @@ def compare(
     )  # fmt: skip
     folder = out or Path("comparisons") / "compare"
     runner.check_folder(folder, study)
-    _run(study, folder, _events(decided.plan) if decided.events else decided.ratings)
+    with tracked(tracking, folder.name) as log:
+        log.settings({name: getattr(study, name) for name in LOGGED} | {"source": without_password(source)})
+        _log(log, study, _run(study, folder, _events(decided.plan) if decided.events else decided.ratings), folder)
 
 
 def reproduce(
@@ -156,13 +163,28 @@ def _case(name: str, rank: int, penalty: str | None, beta: float, inner_steps: i
     return Case(method.label, name, method.options(given))
 
 
-def _run(study: Study, folder: Path, table: Ratings | None = None) -> None:
+def _log(log: Log, study: Study, outcomes: Sequence[Outcome], folder: Path) -> None:
+    """The results, and a run below for each method and seed."""
+    log.end({}, [folder / name for name in ("report.html", "summary.csv")])
+    cases = {case.label: case for case in study.cases}
+    for outcome in outcomes:
+        settings = cases[outcome.label].settings(outcome.seed, study.active)
+        one = log.child(f"{outcome.label}, seed {outcome.seed}", settings.privacy)
+        one.settings(settings.to_dict() | {"method": outcome.method})
+        for row in outcome.rows:
+            one.round(row | {"number": row["round"]})
+        one.end(outcome.rows[-1] if outcome.rows else {})
+        one.close("FAILED" if outcome.diverged or outcome.refused else "FINISHED")
+
+
+def _run(study: Study, folder: Path, table: Ratings | None = None) -> list[Outcome]:
     runs = len(study.cases) * len(study.seeds)
     with _comparison_bar(runs, study.rounds) as (on_case, on_round):
         outcomes = runner.run(study, folder, on_case, on_round, table)
     path = write_report(folder)
     _print_lines(study, tables.summary(study, outcomes))
     print_text(f"tables, figures and report in {path.parent}: open {path}")
+    return outcomes
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,8 @@ Server = Annotated[Path, typer.Argument(help="The server's folder.")]
 RunName = Annotated[str | None, typer.Option("--run", help="Name of the run.", show_default="the last one")]
 Json = Mapping[str, Any]  # a line of history.jsonl, or status.json
 
+OnHistory = Callable[[Sequence[Json]], None]  # gets all lines of history each time
+
 RESUME = "once that is mended, `fedmc federation resume` continues it"
 RANKED = tuple(f"{part}_" for part in PARTS)  # measurements of events
 NEXT = {"diverged": "start a new run with other settings"}  # by the state that a run ended in
@@ -36,6 +38,11 @@ def run_paths(config: ServerConfig) -> list[Path]:
     return [path.parent for path in plans]
 
 
+def run_going_on(config: ServerConfig) -> str | None:
+    """The name of a run that a process is conducting."""
+    return next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
+
+
 def find_run(config: ServerConfig, name: str | None) -> RunFolder:
     """The run of this name; the last one if no name is given."""
     paths = run_paths(config)
@@ -45,20 +52,24 @@ def find_run(config: ServerConfig, name: str | None) -> RunFolder:
     return RunFolder(path)
 
 
-def follow(folder: RunFolder, told: int = 0, start_within: float = 60) -> None:
+def follow(
+    folder: RunFolder, told: int = 0, start_within: float = 60, on_history: OnHistory = lambda history: None
+) -> None:
     """Show the run's progress until it ends: a bar, or without a terminal a line a round after the first `told`."""
     deadline = time.monotonic() + start_within
     while not folder.locked() and folder.status()["state"] != "finished" and time.monotonic() < deadline:
         time.sleep(0.2)
-    (_show_bar if sys.stderr.isatty() else partial(print_rounds, told=told))(folder)
+    show = _show_bar if sys.stderr.isatty() else partial(print_rounds, told=told)
+    show(folder, on_history=on_history)
 
 
-def print_rounds(folder: RunFolder, told: int = 0) -> None:
+def print_rounds(folder: RunFolder, told: int = 0, on_history: OnHistory = lambda history: None) -> None:
     """Print a line on stderr for each round after the first `told` lines of history, until the run ends."""
     rounds, awaiting, running = folder.plan().rounds, "", True
     while running:
         running = folder.locked()  # read before the rest, which is written last
         found, history = folder.status(), folder.history()
+        on_history(history)
         for line in history[told:]:
             echo(round_line(line, rounds, found.get("absent", [])), err=True)
         told = max(told, len(history))
@@ -76,14 +87,15 @@ def round_line(line: Json, rounds: int, absent: Sequence[Json]) -> str:
     return in_words(line, rounds) + (f"; left out: {names}" if names else "")
 
 
-def _show_bar(folder: RunFolder) -> None:
+def _show_bar(folder: RunFolder, on_history: OnHistory = lambda history: None) -> None:
     with progress_bar(MofNCompleteColumn(), "{task.fields[now]}") as bar:
         task = bar.add_task("round", total=folder.plan().rounds, now="")
         running = True
         while running:
             running = folder.locked()  # read before the status, which is written last
-            found = folder.status()
-            bar.update(task, completed=found["round"], now=_progress(found, folder.history()))
+            found, history = folder.status(), folder.history()
+            on_history(history)
+            bar.update(task, completed=found["round"], now=_progress(found, history))
             if running:
                 time.sleep(0.3)
 
@@ -114,7 +126,7 @@ def _awaiting(found: Json) -> str:
 def report(folder: RunFolder, as_json: bool) -> None:
     """Print the result of the run; raise an error if it failed."""
     found, history = folder.status(), folder.history()
-    rmse, bytes_up = last_rmse(history), sum(line["bytes_up"] for line in history)
+    bytes_up = sum(line["bytes_up"] for line in history)
     holders = found.get("has_model", [])
     spent = history[-1].get("epsilon") if history else None
     shown = quality(_last_measured(history))
@@ -127,12 +139,19 @@ def report(folder: RunFolder, as_json: bool) -> None:
             if name not in holders:
                 print_text(f"not with {name} ({_why_absent(found, name)}): `fedmc federation resume` sends it again")
     if as_json:
-        summary = {"run": folder.path.name, "state": found["state"], "rounds": found["round"], "rmse": rmse}
-        ranking = {name: value for name, value in _last_measured(history).items() if name.startswith(RANKED)}
-        typer.echo(to_json(summary | ranking | {"bytes_up": bytes_up, "has_model": holders}))
+        summary = {"run": folder.path.name, "state": found["state"], **result_of(folder)}
+        typer.echo(to_json(summary | {"has_model": holders}))
     if found["state"] not in ("finished", "stopped"):
         why = found.get("why") or f"see {folder.path / 'run.log'}"
         raise FedmcError(f"the run {found['state']}: {why}; {NEXT.get(found['state'], RESUME)}")
+
+
+def result_of(folder: RunFolder) -> dict[str, float | None]:
+    """The main numbers of a run."""
+    history = folder.history()
+    ranking = {name: value for name, value in _last_measured(history).items() if name.startswith(RANKED)}
+    numbers = {"rounds": folder.status()["round"], "rmse": last_rmse(history)}
+    return numbers | ranking | {"bytes_up": sum(line["bytes_up"] for line in history)}
 
 
 def _why_absent(found: Json, name: str) -> str:

@@ -14,9 +14,11 @@ from fedmc.algorithms.presets import usual_update
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.echo import echo
-from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, run_paths
+from fedmc.cli.federation_progress import RunName, Server, find_run, follow, report, result_of, run_going_on, run_paths
 from fedmc.cli.groups import Budget, Solver
-from fedmc.errors import require
+from fedmc.cli.lazy import resolve
+from fedmc.cli.tracking import Tracking, check, tracked
+from fedmc.errors import reason, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
 from fedmc.federation.server.running import RunFolder, RunPlan
@@ -32,6 +34,9 @@ from fedmc.training.side import used_by
 
 Option = typer.Option
 RANK, ROUNDS = 20, 20  # if nothing else is said
+WRITE_REPORT = "fedmc.report.federation:write_report"  # imports matplotlib, so it is loaded only at the end of a run
+NO_TRACKING = Tracking()
+LATEST = "latest"  # of --from: the last finished run
 MAX_NAME = 80  # characters of a run's name, which with a random ending must still be a valid id
 Detach = Annotated[bool, Option("--detach", help="Return at once instead of waiting for the end.")]
 
@@ -87,18 +92,31 @@ def train(
     run: Annotated[str | None, Option(help="Name of the run.", show_default="the time")] = None,
     start_from: Annotated[
         str | None,
-        Option("--from", metavar="RUN", help="Go on from the model of this run, with the nodes' data of now."),
+        Option(
+            "--from",
+            metavar="RUN|latest",
+            help="Go on from the model of this run, or of the last finished one, with the nodes' data of now.",
+        ),
     ] = None,
+    unless_running: Annotated[
+        bool, Option("--unless-running", help="If a run is going on, do nothing, with exit code 0.")
+    ] = False,
     detach: Detach = False,
     as_json: options.AsJson = False,
     *,
     solver: Solver,
     budget: Budget,
+    tracking: Tracking,
 ) -> None:
     """Train over all organisations and show which are online, working or offline. The run continues if you leave."""
     config = load_server(server)
+    _check_tracking(tracking, detach)
     p = len(config.organisations)
-    before = None if start_from is None else find_run(config, start_from)
+    going = run_going_on(config)
+    if unless_running and going is not None:
+        echo(f"nothing to do: run {going} is going on")
+        return
+    before = None if start_from is None else _previous(config, start_from)
     if rank is None:
         rank = RANK if before is None else before.plan().settings.rank
     if rounds is None:
@@ -113,21 +131,43 @@ def train(
     if usual is not None:
         settings = settings.replace(update=usual)
     folder = create_run(config, settings, Order(rounds, quorum, patience, measure_every, run, before))
-    start_run(config, folder, detach, as_json)
+    start_run(config, folder, detach, as_json, tracking)
 
 
 def resume(
-    server: Server = Path(), run: RunName = None, detach: Detach = False, as_json: options.AsJson = False
+    server: Server = Path(),
+    run: RunName = None,
+    detach: Detach = False,
+    as_json: options.AsJson = False,
+    *,
+    tracking: Tracking,
 ) -> None:
     """Resume a run that was stopped or broke off; the result is the same, bit for bit, as without the break."""
     config = load_server(server)
+    _check_tracking(tracking, detach)
     folder = find_run(config, run)
     state = folder.status()["state"]
     require(state != "running", f"run {folder.path.name} is going on: `fedmc federation status` shows it")
     require(state != "diverged", f"run {folder.path.name} diverged: start a new one with other settings")
     request_key.load(config.folder)  # without it, no node would answer
     (folder.path / "stop").unlink(missing_ok=True)
-    start_run(config, folder, detach, as_json)
+    start_run(config, folder, detach, as_json, tracking)
+
+
+def _check_tracking(tracking: Tracking, detach: bool) -> None:
+    cure = "leave out --detach"
+    require(not (tracking.wanted and detach), f"--mlflow logs for as long as the command follows the run: {cure}")
+    check(tracking)
+
+
+def _previous(config: ServerConfig, name: str) -> RunFolder | None:
+    """The run of this name; for LATEST the last finished one, or none if there is none."""
+    if name != LATEST:
+        return find_run(config, name)
+    runs = map(RunFolder, reversed(run_paths(config)))
+    found = next((run for run in runs if run.status()["state"] == "finished"), None)
+    echo(f"going on from run {found.path.name}" if found else "no run is finished yet: training from scratch", err=True)
+    return found
 
 
 def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFolder:
@@ -137,7 +177,7 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     quorum = _check_order(order, settings, p)
     superlink.control_port(config)
     request_key.load(config.folder)  # without it, no node would answer
-    going = next((path.name for path in run_paths(config) if RunFolder(path).locked()), None)
+    going = run_going_on(config)
     require(going is None, lambda: f"run {going} is going on: `fedmc federation stop` first, or wait")
     name = order.name or datetime.now().strftime("%Y-%m-%d-%H%M%S")
     valid = re.fullmatch(RUN, name) is not None and len(name) <= MAX_NAME
@@ -186,6 +226,7 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
 
 def _check_order(order: Order, settings: Settings, organisations: int) -> int:
     """Check the numbers of the order; returns the quorum."""
+    require(order.name != LATEST, f"--from {LATEST} means the last finished run: choose another name for --run")
     quorum = settings.active if order.quorum is None else order.quorum
     require(order.rounds >= 1, f"--rounds must be at least 1, got {order.rounds}")
     require(order.patience > 0, f"--patience must be above 0, got {order.patience}")
@@ -194,17 +235,33 @@ def _check_order(order: Order, settings: Settings, organisations: int) -> int:
     return quorum
 
 
-def start_run(config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool) -> None:
+def start_run(
+    config: ServerConfig, folder: RunFolder, detach: bool, as_json: bool, tracking: Tracking = NO_TRACKING
+) -> None:
     """Start the run at the server, and show its progress until it ends."""
-    name, told = folder.path.name, len(folder.history())
-    folder.say(state="starting", why="")
-    superlink.run(config, folder.path)
-    if detach:
-        typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
-        return
+    name, told, plan = folder.path.name, len(folder.history()), folder.plan()
+    with tracked(tracking, name, plan.settings.privacy) as log:
+        log.settings(plan.settings.to_dict() | {"rounds": plan.rounds, "organisations": len(plan.organisations)})
+        folder.say(state="starting", why="")
+        superlink.run(config, folder.path)
+        if detach:
+            typer.echo(f"run {name} starts; `fedmc federation status {config.folder}` shows its progress")
+            return
+        try:
+            follow(folder, told, on_history=log.history)
+        except KeyboardInterrupt:
+            typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
+            raise typer.Exit(130) from None
+        _write_page(folder)
+        log.end(result_of(folder), [folder.path / "report.html"])
+        report(folder, as_json)
+
+
+def _write_page(folder: RunFolder) -> None:
+    """Write the run's report.html, to which the operator's page links; a run whose report fails is no less finished."""
     try:
-        follow(folder, told)
-    except KeyboardInterrupt:
-        typer.echo(f"run {name} continues without you; `fedmc federation stop {config.folder}` stops it", err=True)
-        raise typer.Exit(130) from None
-    report(folder, as_json)
+        if folder.history():
+            echo(f"report in {resolve(WRITE_REPORT)(folder.path)}", err=True)
+    except Exception as error:
+        cure = f"`fedmc report {folder.path}` tries again"
+        echo(f"the report of run {folder.path.name} was not written: {reason(error)}; {cure}", err=True)

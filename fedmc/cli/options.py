@@ -246,6 +246,18 @@ Clip = Annotated[
     float, Option(help="With plain: clip updates to this many times the median update norm; 0 does not clip.")
 ]
 
+# Logging to MLflow.
+MLflow = Annotated[
+    bool,
+    Option(
+        "--mlflow",
+        help="Log settings, measurements and the report to MLflow: to MLFLOW_TRACKING_URI or its default store.",
+    ),
+]
+MLflowURI = Annotated[
+    str | None, Option("--mlflow-uri", metavar="URI", help="The same, at this tracking server or database.")
+]
+
 # Results.
 AsJson = Annotated[bool, Option("--json", help="Also print the result as one line of JSON, last.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]

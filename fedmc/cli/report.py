@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedmc.report import comparison, run
+from fedmc.cli.echo import echo
+from fedmc.cli.federation_progress import find_run
+from fedmc.errors import require
+from fedmc.federation.setup.layout import load_node, load_server
+from fedmc.report import comparison, federation, node
+from fedmc.report import run as simulated
 
 
-def report(folder: Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")]) -> None:
-    """Write report.html, and the figures as PNG, PDF and SVG, into the folder."""
-    write_report = comparison.write_report if (folder / "study.json").exists() else run.write_report
-    typer.echo(f"report in {write_report(folder)}")
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A run folder, the folder of a comparison, or that of a federation's server or node."),
+    ],
+    run: Annotated[
+        str | None,
+        typer.Option(help="Of a server's or a node's folder: name of the run.", show_default="the last one"),
+    ] = None,
+) -> None:
+    """Write report.html into the folder; of runs and comparisons of `fedmc train`, `compare` also the figures.
+
+    The report of a federation's run goes into the folder of the run at the server. At a node, it is about the
+    organisation's own data and models, goes into the node's folder, and is for the organisation only.
+    """
+    kind = _kind(folder)
+    require(run is None or kind in ("server", "node"), f"{folder} is one run: leave out --run {run}")
+    echo(f"report in {_write(kind, folder, run)}")
+
+
+def _write(kind: str, folder: Path, name: str | None) -> Path:
+    if kind == "node":
+        return node.write_report(load_node(folder), name)
+    if kind == "server":
+        return federation.write_report(find_run(load_server(folder), name).path)
+    writers = {"comparison": comparison.write_report, "federation": federation.write_report}
+    return writers.get(kind, simulated.write_report)(folder)
+
+
+def _kind(folder: Path) -> str:
+    """What the folder is of; a folder that is nothing known counts as a run's, which says what is missing."""
+    for name, kind in (("study.json", "comparison"), ("plan.json", "federation")):
+        if (folder / name).is_file():
+            return kind
+    try:
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "run"
+    return "server" if "organisations" in config else "node"

@@ -13,7 +13,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
 from fedmc.cli.as_before import as_before
-from fedmc.cli.choosing import choose_rank, tune_penalty
+from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
@@ -21,6 +21,7 @@ from fedmc.cli.groups import Budget, Events, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
+from fedmc.cli.tracking import Log, Tracking, tracked
 from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
@@ -42,6 +43,7 @@ from fedmc.training.stopping import Stop
 Option = typer.Option
 POPULAR = "test_popular_ndcg_20"  # measured in training if the server knows which items are popular
 TOLD = 0.9  # the level of the intervals whose coverage is printed
+LOGGED = ("report.html", "settings.toml", "history.jsonl")  # files of a run that MLflow gets: nothing about users
 WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib, so it is loaded only for --report
 
 
@@ -151,6 +153,7 @@ def train(
     table: Table,
     side: Side,
     events: Events,
+    tracking: Tracking,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
 
@@ -165,7 +168,7 @@ def train(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
         table.partition, table.clients, solver.seed,
     ))  # fmt: skip
-    wanted = _parse_rank(rank)
+    wanted = parse_rank(rank)
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
     theory = diagnostics or tolerance is not None
     preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
@@ -185,10 +188,12 @@ def train(
     about |= side.settings() | _about_events(events, federation)
     about |= {} if start_from is None else {"start_from": str(start_from)}
     job = Job(federation, settings, wanted, stop, about, measure_every, diagnostics, spill, report, ablated, trained)
-    done = _train(job, folder)
-    _tell(done, folder.path, report, as_json)
-    if done.run.diverged is not None:
-        raise done.run.diverged
+    with tracked(tracking, folder.path.name, settings.privacy) as log:
+        done = _train(job, folder, log)
+        log.end(done.summary(), [folder.path / name for name in LOGGED])
+        _tell(done, folder.path, report, as_json)
+        if done.run.diverged is not None:
+            raise done.run.diverged
 
 
 def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trained: Model | None) -> None:
@@ -238,16 +243,19 @@ def _open(
     return federation, settings
 
 
-def _train(job: Job, folder: RunFolder) -> Done:
+def _train(job: Job, folder: RunFolder, log: Log) -> Done:
     """Train and write the run into the folder."""
     typer.echo(job.settings.privacy.claim(), err=True)
     with folder.staged() as staged, Interrupt() as interrupt:
         settings = _write_settings(staged, job)
+        log.settings({**settings.to_dict(), **job.about})
         warm_up(settings, job.federation)
         with rounds_bar(job.stop.rounds) as show:
 
             def on_round(round: Round) -> None:
-                staged.append(round.record())
+                line = round.record()
+                staged.append(line)
+                log.round(line)
                 show(round)
 
             run = simulation.train(
@@ -283,12 +291,3 @@ def _write_settings(staged: Staged, job: Job) -> Settings:
     if settings is not job.settings:
         staged.write_settings({**settings.to_dict(), **job.about})
     return settings
-
-
-def _parse_rank(words: str) -> Rank:
-    if words == ranks.AUTO:
-        return ranks.AUTO
-    try:
-        return int(words)
-    except ValueError:
-        raise InputError(f"--rank takes a whole number or auto, got {words!r}") from None

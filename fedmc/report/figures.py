@@ -123,8 +123,17 @@ def panels(figure: Figure, outcomes: Sequence[Outcome]) -> list[str]:
     return [inline_svg(draw(single, outcomes), _alt_text(single)) for single in singles]
 
 
-def plot(points: Sequence[tuple[float, float]], x: str, y: str, diagonal: bool = False) -> Canvas:
-    """One curve over axes with these names: by round, or from 0 to 1 with the diagonal as a dashed line."""
+def plot(
+    points: Sequence[tuple[float, float]],
+    x: str,
+    y: str,
+    diagonal: bool = False,
+    best: tuple[float, float] | None = None,
+) -> Canvas:
+    """One curve over axes with these names: by round, or from 0 to 1 with the diagonal as a dashed line.
+
+    The `best` of the points is marked.
+    """
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(5.2, 3.6), layout="constrained")
         place = canvas.subplots()
@@ -135,6 +144,9 @@ def plot(points: Sequence[tuple[float, float]], x: str, y: str, diagonal: bool =
             place.xaxis.set_major_locator(MaxNLocator(integer=True))
         few = len(points) <= FEW
         place.plot(*zip(*points, strict=True), color=COLOURS[0], marker="o" if few else "", markersize=3)
+        if best is not None:
+            place.plot(*best, color=COLOURS[1], marker="o", markersize=7, fillstyle="none", markeredgewidth=1.8)
+            place.annotate(f"best: round {best[0]:.0f}", best, (0, 9), textcoords="offset points", ha="center")
         place.set(xlabel=x, ylabel=y)
     return canvas
 

@@ -9,9 +9,11 @@ from importlib import metadata, resources
 
 from fedmc import __version__
 
+SUMS = "Every number is a sum or a mean over clients; none is about a single user."
 
-def page(title: str, about: str, body: Sequence[str]) -> str:
-    """A whole page. Its content security policy forbids every network request."""
+
+def page(title: str, about: str, body: Sequence[str], note: str = SUMS) -> str:
+    """A whole page, with a note about its numbers. Its content security policy forbids every network request."""
     style, script = (
         resources.files("fedmc.report").joinpath(name).read_text("utf-8") for name in ("style.css", "sort.js")
     )
@@ -31,7 +33,7 @@ def page(title: str, about: str, body: Sequence[str]) -> str:
 <h1>{escape(title)}</h1>
 <p class="about">{escape(about)}</p>
 {chr(10).join(body)}
-<footer>Made by fedmc {__version__}. Every number is a sum or a mean over clients; none is about a single user.</footer>
+<footer>Made by fedmc {__version__}. {escape(note)}</footer>
 <script>
 {script}</script>
 </body>

