@@ -13,7 +13,8 @@ from fedmc.cli.federation_progress import RunName, Server, describe, find_run, r
 from fedmc.cli.runs import to_json
 from fedmc.errors import require
 from fedmc.federation.flower import superlink
-from fedmc.federation.setup.layout import load_server
+from fedmc.federation.pages.snapshot import Organisation, ServerLook
+from fedmc.federation.setup.layout import ServerConfig, load_server
 
 STOP_SECONDS = 60
 
@@ -31,24 +32,44 @@ def stop(server: Server = Path(), run: RunName = None) -> None:
     typer.echo(f"run {folder.path.name}: {result}")
 
 
+def _organisations(config: ServerConfig) -> list[Organisation]:
+    """The organisations as the operator's page shows them; of a server that is down, nothing is known."""
+    try:
+        presence = superlink.presence(config)
+    except superlink.LinkError as error:
+        echo(f"server: {error}")
+        return [Organisation(name, "unknown", None, None, "") for name in config.organisations]
+    typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
+    return ServerLook(config, presence, None)().organisations
+
+
+def _line(one: Organisation) -> str:
+    parts = (
+        "" if one.heard is None else f"last heard {_ago(one.heard)} ago",
+        one.since and f"asked {_ago(one.since)} ago",
+    )
+    told = ", ".join(part for part in (*parts, one.note) if part)
+    return f"{one.name:20} {one.state:10} {told}".rstrip()
+
+
+def _ago(at: float) -> str:
+    return f"{max(0, round(time.time() - at))} s"
+
+
 def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson = False) -> None:
     """Show whether the server is up, which nodes are online, and the state of the last run."""
     config = load_server(server)
-    try:
-        online = superlink.online(config)
-        typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
-    except superlink.LinkError as error:
-        online = {}
-        echo(f"server: {error}")
-    for name in config.organisations:
-        typer.echo(f"{name:20} {online.get(name, 'unknown')}")
-    result: dict[str, object] = {"online": online}
+    found = _organisations(config)
+    for one in found:
+        typer.echo(_line(one))
+    online = {one.name: one.state for one in found}
+    result: dict[str, object] = {"online": online, "heard": {one.name: one.heard for one in found}}
     if run_paths(config):
         folder = find_run(config, run)
-        found = folder.status()
-        result |= {"run": folder.path.name} | found
-        echo(f"run {folder.path.name}: {describe(found)}")
-        for one in found.get("absent", [])[-5:]:
+        run_status = folder.status()
+        result |= {"run": folder.path.name} | run_status
+        echo(f"run {folder.path.name}: {describe(run_status)}")
+        for one in run_status.get("absent", [])[-5:]:
             echo(f"  round {one['round']}: {one['organisation']} was left out: {one['why']}")
     if as_json:
         typer.echo(to_json(result))

@@ -17,6 +17,7 @@ from fedmc.cli.request_keys import print_handover
 from fedmc.federation.flower.gateway import server as gateway
 from fedmc.federation.flower.superlink import Link
 from fedmc.federation.pages.operator import operator_pages
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup import request_key
 from fedmc.federation.setup.keys import check_certificate
 from fedmc.federation.setup.layout import load_server
@@ -53,11 +54,11 @@ def start(
         nodes = link.register()
         names = ", ".join(config.organisations)
         ready = f"ready: nodes of {names} connect to {config.host}:{config.port}; {items:,} items"
-        heard: dict[str, float] = {}
-        shown = nullcontext() if no_page else served(operator_pages(config, port, heard), folder)
+        presence = Presence()
+        shown = nullcontext() if no_page else served(operator_pages(config, port, presence), folder)
         with shown:
             on_ready = partial(typer.echo, ready, err=True)
-            gateway.serve(config, nodes, link.port, link.process.wait, on_ready, heard=heard)
+            gateway.serve(config, nodes, link.port, link.process.wait, on_ready, presence=presence)
         if link.process.poll() is not None:
             typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
             raise typer.Exit(1)

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedmc.federation.flower.gateway.http import GoneError, Http, Refusal
 from fedmc.federation.flower.gateway.limits import Limits, allow_files
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.gateway.stream import Stream, server_context
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
 
 LIMITS = Limits()
@@ -71,6 +72,7 @@ class Gateway:
             self.log.warning("gateway", f"a connection failed: {reason(error)} ({where})")
         finally:
             self.admission.leave(visitor)
+            self._count(visitor)
             sock.close()
 
     async def _converse(self, http: Http, visitor: Visitor) -> None:
@@ -81,6 +83,7 @@ class Gateway:
                 request = await http.request(self.limits.idle if known else self.limits.header)
                 call = self.gate.accept(request)
                 self.admission.prove(visitor, call.member.pem)
+                self._count(visitor)
                 visitor.busy = True
                 await self.gate.answer(call, http)
                 visitor.busy = False
@@ -95,6 +98,11 @@ class Gateway:
             if self.ending or not http.reusable:
                 await http.stream.close()
                 return
+
+    def _count(self, visitor: Visitor) -> None:
+        """Note how many connections the visitor's organisation has."""
+        if visitor.key is not None:
+            self.gate.presence.connected(self.names[visitor.key], len(self.admission.members.get(visitor.key, ())))
 
     def _subject(self, visitor: Visitor) -> str:
         """Whom a line of the log is about."""
@@ -121,11 +129,11 @@ def serve(
     ended: Callable[[], object],
     on_ready: Callable[[], None],
     limits: Limits = LIMITS,
-    heard: MutableMapping[str, float] | None = None,
+    presence: Presence | None = None,
 ) -> None:
     """Serve until a signal arrives, or until `ended`, which waits for the SuperLink's end in a thread, returns.
 
-    `heard` is told when each organisation calls.
+    `presence` is told when organisations call, and of their connections.
     """
     members = load_members(config, nodes)
     files = allow_files(limits.files(len(members)))
@@ -136,7 +144,7 @@ def serve(
         limits = replace(limits, strangers=few, strangers_by_address=min(few, limits.strangers_by_address))
     context = server_context(config.path("server.pem"), config.path("server.key"))
     backend = SuperLink(f"https://127.0.0.1:{control_port}", config.path("ca.crt"))
-    asyncio.run(_run(Gateway(Gate(members, backend, limits, heard), context, limits), config, ended, on_ready))
+    asyncio.run(_run(Gateway(Gate(members, backend, limits, presence), context, limits), config, ended, on_ready))
 
 
 async def _run(
