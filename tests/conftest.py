@@ -15,8 +15,8 @@ from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
 REAL = (
-    "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "node_commands", "plugin_package",
-    "policy_commands",
+    "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "monitoring", "node_commands",
+    "plugin_package", "policy_commands",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.

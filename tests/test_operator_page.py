@@ -299,7 +299,7 @@ class TestContent:
         assert [one["state"] for one in world.seen()["organisations"]] == ["online", "offline", "unknown"]
 
     def test_whose_node_is_there(self):
-        """A node of fedmc is gone soon after its last connection; a stock SuperNode, and a silent one, after a minute."""
+        """A node of fedmc is gone soon after its last connection; a stock SuperNode after a minute's silence."""
         now, seen = time.time(), Presence()
         assert seen.there("north") is None
         assert seen.there("north", now + SILENT + 1) is False

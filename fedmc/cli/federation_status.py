@@ -44,16 +44,10 @@ def _organisations(config: ServerConfig) -> list[Organisation]:
 
 
 def _line(one: Organisation) -> str:
-    parts = (
-        "" if one.heard is None else f"last heard {_ago(one.heard)} ago",
-        one.since and f"asked {_ago(one.since)} ago",
-    )
-    told = ", ".join(part for part in (*parts, one.note) if part)
-    return f"{one.name:20} {one.state:10} {told}".rstrip()
-
-
-def _ago(at: float) -> str:
-    return f"{max(0, round(time.time() - at))} s"
+    times = (("last heard", one.heard), ("asked", one.since))
+    told = [f"{what} {max(0, round(time.time() - at))} s ago" for what, at in times if at is not None]
+    told += [one.note] if one.note else []
+    return f"{one.name:20} {one.state:10} {', '.join(told)}".rstrip()
 
 
 def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson = False) -> None:
@@ -62,8 +56,7 @@ def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson
     found = _organisations(config)
     for one in found:
         typer.echo(_line(one))
-    online = {one.name: one.state for one in found}
-    result: dict[str, object] = {"online": online, "heard": {one.name: one.heard for one in found}}
+    result: dict[str, object] = {"nodes": {one.name: {"state": one.state, "heard": one.heard} for one in found}}
     if run_paths(config):
         folder = find_run(config, run)
         run_status = folder.status()
