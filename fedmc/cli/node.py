@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmc.cli.echo import echo
+from fedmc.cli.logs import notice
 from fedmc.cli.node_ledger import print_budget
 from fedmc.data.partition import Shard
 from fedmc.errors import require
@@ -91,16 +92,15 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     """Open the organisation's folder and print a summary of its ratings on stderr."""
     opened = open_folder(config, reread)
     if opened.report is not None:
-        echo(f"dropped: {opened.report}", err=True)
+        notice(f"dropped: {opened.report}")
     for note in opened.notes:
-        echo(note, err=True)
+        notice(note)
     shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
     test = 0 if shard.test is None else shard.test.nnz
     what = "events" if config.of_events else "ratings"
-    typer.echo(
+    notice(
         f"{config.organisation}: {shard.by_user.nnz:,} {what} of {len(shard.users):,} users and {len(shard.rated):,} "
-        f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}",
-        err=True,
+        f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}"
     )
     return opened
 

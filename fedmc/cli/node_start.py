@@ -29,9 +29,9 @@ def start(
     Ratings are read once, into the folder's `shard`, so that a run uses the same ones after a restart. What the server
     sends is data: none of it is ever run as code. Exit code 2 means that trying again would not help.
     """
-    log_to_stderr()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     config = load_node(folder)
+    log_to_stderr(config.log_format)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with Store(config.path("state")) as store:
         opened = open_ratings(config, reread)
         place = Place(config.server, config.path("ca.crt"), opened.keys, config.path("state") / "node-id")

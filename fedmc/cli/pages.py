@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
-
+from fedmc.cli.logs import as_json, notice
 from fedmc.federation.pages.server import Pages
 from fedmc.federation.pages.token import FILE
 
@@ -17,8 +16,8 @@ from fedmc.federation.pages.token import FILE
 def served(pages: Pages, folder: Path) -> Iterator[None]:
     """Serve the page inside of the block. Its token is printed to terminals only, not into logs."""
     address = pages.start()
-    token = pages.site.token if sys.stderr.isatty() else f"TOKEN, with the token in {folder / FILE}"
-    typer.echo(f"page: {address}#{token}", err=True)
+    token = pages.site.token if sys.stderr.isatty() and not as_json() else f"TOKEN, with the token in {folder / FILE}"
+    notice(f"page: {address}#{token}")
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from contextlib import nullcontext
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fedmc.cli.logs import log_to_stderr
+from fedmc.cli.logs import log_to_stderr, notice
 from fedmc.cli.pages import served
 from fedmc.cli.request_keys import print_handover
 from fedmc.federation.flower.gateway import server as gateway
@@ -39,15 +40,15 @@ def start(
     this machine. Telemetry, update checks and installations at run time are off. The operator's page shows rounds,
     organisations and errors in a browser on this machine, and has metrics for Prometheus.
     """
-    log_to_stderr()
     config = load_server(folder)
+    log_to_stderr(config.log_format)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     items = len(config.catalogue())
     if request_key.make_if_new(folder):
         print_handover(config)
     warning = check_certificate(config.path("server.pem"))
     if warning is not None:
-        typer.echo(warning, err=True)
+        notice(warning, logging.WARNING)
     port = config.page_port if page is None else page
     link = Link(config)
     try:
@@ -57,10 +58,10 @@ def start(
         presence = Presence()
         shown = nullcontext() if no_page else served(operator_pages(config, port, presence), folder)
         with shown:
-            on_ready = partial(typer.echo, ready, err=True)
+            on_ready = partial(notice, ready)
             gateway.serve(config, nodes, link.port, link.process.wait, on_ready, presence=presence)
         if link.process.poll() is not None:
-            typer.echo(f"error: the SuperLink ended: see {config.path('superlink.log')}", err=True)
+            notice(f"error: the SuperLink ended: see {config.path('superlink.log')}", logging.ERROR)
             raise typer.Exit(1)
     finally:
         link.end()

@@ -14,6 +14,7 @@ from fedmc.federation.flower.transport import FlowerTransport
 from fedmc.federation.server.running import RunFolder, conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import request_key
+from fedmc.federation.setup.layout import load_server
 
 app = ServerApp()
 
@@ -21,7 +22,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(str(context.run_config["folder"])))
-    folder.log_to_file()
+    server = folder.path.parents[1]
+    folder.log_to_file(load_server(server).log_format)
     plan = folder.plan()
     if not isinstance(grid, HttpGrid):  # its calls are used one by one, see `post.py`
         raise TypeError(
@@ -30,6 +32,5 @@ def main(grid: Grid, context: Context) -> None:
     notices = Notices()
     post = FlowerPost(grid, notices, plan.patience)
     transport = FlowerTransport(post, notices, plan.nodes, plan.patience, on_look=folder.on_look)
-    server = folder.path.parents[1]
     signer = Signer(request_key.load(server), Counter(server / request_key.ISSUED))
     conduct(folder, transport, signer, server / "catalogue.json")
