@@ -48,8 +48,8 @@ def test_a_busy_node_is_at_work_and_a_killed_one_lost(all_up):
         all_up.stop(name)
         all_up.start_node(name, "slow=40")
     assert all_up.train("busy", 1, "--privacy", "secagg", "--detach", "--measure-every", 1).returncode == 0
-    slow = {"north", "east"}
-    wait_for(lambda: all(set(all_up.run("busy").status()["waiting"]) == slow and not time.sleep(1) for _ in "123"), 60)
+    slow, run = {"north", "east"}, all_up.run("busy")
+    wait_for(lambda: all(set(run.status().get("waiting", ())) == slow and not time.sleep(1) for _ in "123"), 60)
     assert all(states(all_up)[name] in ("at work", "late") for name in slow)
     all_up.kill("east")
     wait_for(lambda: states(all_up)["east"] == "lost", NOTICED)

@@ -13,10 +13,10 @@ from fedmc.cli.node_ledger import print_budget
 from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.federation.node.organisation import REFRESH, Opened, open_folder, read_now
+from fedmc.federation.node.overview import policy_in_words
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup import identities, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
-from fedmc.training.aggregation import is_masked
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 Reread = Annotated[
@@ -109,12 +109,3 @@ def _side_of(shard: Shard) -> str:
     """What is known besides the ratings."""
     features = "" if shard.features is None else f", {shard.features.shape[1]:,} features of each user"
     return features + ("" if shard.also_seen is None else f", {shard.also_seen.nnz:,} pairs also seen")
-
-
-def policy_in_words(config: NodeConfig) -> list[str]:
-    """What the organisation accepts."""
-    cohort = ""
-    if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
-        cohort = f", over at least {config.min_cohort} organisations"
-    first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
-    return [first, *(f"  {line}" for line in config.policy.in_words())]

@@ -6,10 +6,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fedmc.cli.logs import as_json, notice
 from fedmc.federation.pages.server import Pages
 from fedmc.federation.pages.token import FILE
+
+PagePort = Annotated[
+    int | None,
+    typer.Option(
+        "--page", min=0, max=65535, help="Port of the page, on loopback; 0: any.", show_default="config.toml's"
+    ),
+]
+NoPage = Annotated[bool, typer.Option("--no-page", help="Serve no page.")]
 
 
 @contextmanager

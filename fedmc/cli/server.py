@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from fedmc.cli.logs import log_to_stderr, notice
-from fedmc.cli.pages import served
+from fedmc.cli.pages import NoPage, PagePort, served
 from fedmc.cli.request_keys import print_handover
 from fedmc.federation.flower.gateway import server as gateway
 from fedmc.federation.flower.superlink import Link
@@ -26,13 +26,8 @@ from fedmc.federation.setup.layout import load_server
 
 def start(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path(),
-    page: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help="Port of the operator's page, on loopback; 0: any.", show_default="config.toml's"
-        ),
-    ] = None,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no page.")] = False,
+    page: PagePort = None,
+    no_page: NoPage = False,
 ) -> None:
     """Run Flower's SuperLink, and the gateway that nodes connect to with TLS and keys, until told to stop.
 

@@ -2,7 +2,7 @@ const KINDS = {
   online: "good", "at work": "work", late: "warn", lost: "bad", running: "work", finished: "good", failed: "bad",
   diverged: "bad", "broken off": "bad", stopped: "warn",
 };
-const state = (text) => make("td", make("span", text, `state ${KINDS[text] || ""}`));
+const state = (text) => stateCell(text, KINDS);
 let seen = null;
 
 function drawCurves(curves) {
