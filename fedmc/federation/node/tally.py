@@ -29,7 +29,7 @@ log = logging.getLogger("fedmc.node")
 
 FILE = "messages.sqlite"
 KEPT = 200  # requests
-LISTED = 12  # requests that are shown
+LISTED = 10  # requests that are shown
 UNREAD = ("not-signed", "malformed")  # answers to messages of which nothing is believed
 OTHER = "unreadable"  # the task of such a message
 OPEN = "open"  # the second exchange of a session of secure aggregation

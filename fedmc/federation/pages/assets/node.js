@@ -23,7 +23,7 @@ function drawSent(sent) {
     const refused = one.status !== "ok";
     const answer = stateCell(refused ? "refused" : "answered", { answered: "good", refused: "bad" });
     if (refused) answer.append(make("div", `${one.status}: ${one.words}`, "soft"));
-    return [make("td", `${ago(one.at)} ago`, "tight"), make("td", round(one), "tight"), make("td", one.run, "extra"), answer];
+    return [make("td", `${ago(one.at)} ago`, "tight"), make("td", round(one), "tight"), make("td", one.run, "extra roomy"), answer];
   }), "Nothing yet.");
   rows("totals", sent.totals.map((one) => {
     const number = make("td", count(one.answered));
@@ -76,7 +76,9 @@ function draw(found) {
     if (one.cure) cell.append(make("div", `What to do: ${one.cure}`));
     return [cell];
   }), "None.");
-  byId("accepts").replaceChildren(...found.accepts.map((text) => make("p", text.trim())));
+  const [first, ...rest] = found.accepts.map((text) => text.trim());
+  say("accepts", first);
+  byId("policy").replaceChildren(...rest.map((text) => make("li", text)));
 }
 
 setInterval(() => { if (seen) draw(seen); }, 5000);

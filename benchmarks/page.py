@@ -1,0 +1,133 @@
+"""What viewers of the operator's page cost a training federation: real processes on loopback, secure aggregation.
+
+    python benchmarks/page.py [BLOCKS]      40 by default
+
+One run alternates between blocks of rounds without viewers and with 50 of them, who follow the page's events in a
+process of their own. The first round of each block is left out. A block with viewers is compared with the blocks
+before and after it, so that slow changes of the machine's load cancel. The last lines compare the same number of blocks
+without viewers with each other: what the noise alone would show.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from federation import federation, verdict
+
+from tests.loopback import Loopback
+
+VIEWERS = 50
+ROUNDS = 8  # of a block
+MOST = 2.0  # percent
+
+
+def follow(port: int, token: str) -> None:
+    """Read what 50 viewers are sent, until killed."""
+    waiting = selectors.DefaultSelector()
+    request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    for _ in range(VIEWERS):
+        viewer = socket.create_connection(("127.0.0.1", port))
+        viewer.sendall(request)
+        waiting.register(viewer, selectors.EVENT_READ)
+    print("following", flush=True)
+    got = 0
+    while waiting.get_map():
+        for key, _ in waiting.select():
+            piece = key.fileobj.recv(2**16)  # type: ignore[union-attr]
+            got += len(piece)
+            if not piece:
+                waiting.unregister(key.fileobj)
+
+
+def place(made: Loopback) -> tuple[str, str]:
+    """The page's port, and its token."""
+    address = re.findall(r"page: http://127\.0\.0\.1:(\d+)/", made.log("server"))[-1]
+    return address, made.server.path("operator.token").read_text().strip()
+
+
+class Rounds:
+    """Waits for the rounds of a run, and notes when each ended."""
+
+    def __init__(self, made: Loopback, run: str) -> None:
+        self.path, self.seen = made.server.runs / run / "history.jsonl", 0
+
+    def times(self, number: int) -> list[float]:
+        """When each of the next rounds ended."""
+        found: list[float] = []
+        until = time.monotonic() + 120
+        while len(found) < number:
+            lines = self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+            found += [time.monotonic()] * (lines - self.seen)
+            self.seen = max(self.seen, lines)
+            if time.monotonic() > until:
+                sys.exit("the run does not go on")
+            time.sleep(0.005)
+        return found
+
+
+def block(made: Loopback, rounds: Rounds, watched: bool) -> float:
+    """The median seconds of a round in a block."""
+    viewers = None
+    if watched:
+        words = [sys.executable, __file__, "follow", *place(made)]
+        viewers = subprocess.Popen(words, stdout=subprocess.PIPE)
+        assert viewers.stdout is not None
+        viewers.stdout.readline()
+    rounds.times(1)
+    spent = np.diff(rounds.times(ROUNDS + 1))
+    if viewers is not None:
+        viewers.kill()
+        viewers.wait()
+    return float(np.median(spent))
+
+
+def costs(blocks: np.ndarray) -> np.ndarray:
+    """Percent that each odd block takes longer than the mean of its neighbours."""
+    inner = blocks[1:-1:2]
+    return 100 * (inner / ((blocks[:-2:2] + blocks[2::2]) / 2) - 1)
+
+
+def shown(label: str, found: np.ndarray) -> float:
+    middle = float(np.median(found))
+    low, high = np.quantile(found, [0.25, 0.75])
+    error = 1.2533 * float(np.std(found, ddof=1)) / np.sqrt(len(found))  # of a median
+    print(f"{label}: median {middle:+.2f} %, quartiles {low:+.2f} to {high:+.2f} %, standard error {error:.2f} %")
+    return middle
+
+
+def main(count: int) -> None:
+    blocks = 2 * (count // 2) + 1
+    with federation() as made:
+        made.start_all()
+        total = (2 * blocks) * (ROUNDS + 3) + 20
+        words = "--rank", 3, "--rounds", total, "--run", "watched", "--privacy", "secagg", "--detach"
+        done = made.fedmc("federation", "train", made.folder / "server", *words, timeout=900)
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        rounds = Rounds(made, "watched")
+        rounds.times(3)  # kernels are loaded
+        found = np.array([block(made, rounds, watched) for k in range(blocks) for watched in (k % 2 == 1,)])
+        none = np.array([block(made, rounds, False) for _ in range(blocks)])
+        made.fedmc("federation", "stop", made.folder / "server")
+    print(f"{blocks} blocks of {ROUNDS} rounds; median {np.median(found[::2]):.3f} s a round without viewers, "
+          f"{np.median(found[1::2]):.3f} s with {VIEWERS}")  # fmt: skip
+    cost = shown(f"{VIEWERS} viewers", costs(found))
+    shown("none against none", costs(none))
+    verdict("percent", cost, MOST)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["follow"]:
+        follow(int(sys.argv[2]), sys.argv[3])
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else 40)
