@@ -425,12 +425,6 @@ def test_metrics(world):
     assert abs(values["fedmc_last_round_timestamp"][0][1] - time.time()) < 60
 
 
-def test_the_documentation_lists_every_metric():
-    text = (Path(__file__).parents[1] / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `(fedmc_[a-z_]+)", text, re.MULTILINE))
-    assert listed == {one if one != "fedmc_bytes" else "fedmc_bytes_total" for one in METRICS}
-
-
 class TestManyViewers:
     def test_fifty_see_a_change_and_share_one_look(self, world):
         world.add_rounds(0, 1)
