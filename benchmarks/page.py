@@ -11,42 +11,23 @@ without viewers with each other: what the noise alone would show.
 from __future__ import annotations
 
 import re
-import selectors
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from federation import federation, verdict
+from federation import cpu_seconds, federation, verdict
+from page_viewers import VIEWERS
 
 from tests.loopback import Loopback
 
-VIEWERS = 50
 ROUNDS = 8  # of a block
 MOST = 2.0  # percent
-
-
-def follow(port: int, token: str) -> None:
-    """Read what 50 viewers are sent, until killed."""
-    waiting = selectors.DefaultSelector()
-    request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
-    for _ in range(VIEWERS):
-        viewer = socket.create_connection(("127.0.0.1", port))
-        viewer.sendall(request)
-        waiting.register(viewer, selectors.EVENT_READ)
-    print("following", flush=True)
-    got = 0
-    while waiting.get_map():
-        for key, _ in waiting.select():
-            piece = key.fileobj.recv(2**16)  # type: ignore[union-attr]
-            got += len(piece)
-            if not piece:
-                waiting.unregister(key.fileobj)
 
 
 def place(made: Loopback) -> tuple[str, str]:
@@ -75,20 +56,30 @@ class Rounds:
         return found
 
 
-def block(made: Loopback, rounds: Rounds, watched: bool) -> float:
-    """The median seconds of a round in a block."""
-    viewers = None
+class Block(NamedTuple):
+    seconds: float  # of a round, their median
+    server: float  # percent of a core that the server's process takes; gateway and page are in it
+
+
+def block(made: Loopback, rounds: Rounds, watched: bool) -> Block:
+    viewers, (port, token) = None, place(made)
     if watched:
-        words = [sys.executable, __file__, "follow", *place(made)]
-        viewers = subprocess.Popen(words, stdout=subprocess.PIPE)
+        words = [sys.executable, str(Path(__file__).with_name("page_viewers.py")), port]
+        viewers = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert viewers.stdin is not None
         assert viewers.stdout is not None
+        viewers.stdin.write(f"{token}\n")
+        viewers.stdin.flush()
         viewers.stdout.readline()
     rounds.times(1)
+    server = made.processes["server"].pid
+    began, before = time.monotonic(), cpu_seconds(server)
     spent = np.diff(rounds.times(ROUNDS + 1))
+    used = 100 * (cpu_seconds(server) - before) / (time.monotonic() - began)
     if viewers is not None:
         viewers.kill()
         viewers.wait()
-    return float(np.median(spent))
+    return Block(float(np.median(spent)), used)
 
 
 def costs(blocks: np.ndarray) -> np.ndarray:
@@ -116,18 +107,18 @@ def main(count: int) -> None:
             sys.exit(done.stdout + done.stderr)
         rounds = Rounds(made, "watched")
         rounds.times(3)  # kernels are loaded
-        found = np.array([block(made, rounds, k % 2 == 1) for k in range(blocks)])
-        none = np.array([block(made, rounds, False) for _ in range(blocks)])
+        watched = [block(made, rounds, k % 2 == 1) for k in range(blocks)]
+        none = np.array([block(made, rounds, False).seconds for _ in range(blocks)])
         made.fedmc("federation", "stop", made.folder / "server")
+    found, used = np.array([one.seconds for one in watched]), np.array([one.server for one in watched])
     print(f"{blocks} blocks of {ROUNDS} rounds; median {np.median(found[::2]):.3f} s a round without viewers, "
           f"{np.median(found[1::2]):.3f} s with {VIEWERS}")  # fmt: skip
+    print(f"the server's process takes {np.mean(used[::2]):.1f} % of a core without viewers, "
+          f"{np.mean(used[1::2]):.1f} % with {VIEWERS}")  # fmt: skip
     cost = shown(f"{VIEWERS} viewers", costs(found))
     shown("none against none", costs(none))
     verdict("percent", cost, MOST)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["follow"]:
-        follow(int(sys.argv[2]), sys.argv[3])
-    else:
-        main(int(sys.argv[1]) if sys.argv[1:] else 40)
+    main(int(sys.argv[1]) if sys.argv[1:] else 40)

@@ -35,6 +35,7 @@ from fedmc.federation.server.running import RunFolder, RunPlan, conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import identities, layout, request_key
 from fedmc.federation.statuses import STATUS
+from fedmc.federation.wire import Reply, encode_reply, to_bytes
 from tests.conftest import planted
 from tests.test_operator_page import EVIL, events_request, first_data
 
@@ -251,6 +252,27 @@ class TestTally:
         made.train()
         assert made.run.status()["state"] == "finished"
         assert caplog.text.count("will not show all messages") == 1
+
+    def test_a_damaged_record_is_begun_anew(self, tmp_path, caplog):
+        (tmp_path / tally.FILE).write_bytes(b"no database" * 100)
+        with closing(Tally(tmp_path, lambda sealed: to_bytes(*encode_reply(Reply("", 0, 0, "", "failed"))))) as one:
+            one.answer_bytes(b"x" * 200)
+        assert "is damaged" in caplog.text
+        assert [total.refused for total in tally.read(tmp_path).totals] == [1]
+
+
+def test_fifty_viewers_share_one_look(made):
+    peers = [socket.create_connection(("127.0.0.1", made.pages.port), timeout=10) for _ in range(50)]
+    for peer in peers:
+        peer.sendall(events_request(made.token))
+        assert first_data(peer)["online"] is False
+    looks, began = made.pages.feed.looks, time.monotonic()
+    made.connection.on_online()
+    for peer in peers:
+        while not first_data(peer)["online"]:
+            pass
+        peer.close()
+    assert made.pages.feed.looks - looks <= 2 + (time.monotonic() - began) / 0.1
 
 
 class TestAccess:

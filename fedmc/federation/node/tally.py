@@ -86,15 +86,14 @@ class Tally:
     def __init__(self, folder: Path, answer: Callable[[bytes], bytes]) -> None:
         self.answer, self._broken = answer, False
         try:
-            os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
-            self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=PATIENCE)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")  # no wait for the disk at a message
-            self._database.executescript(f"BEGIN;{SCHEMA}COMMIT;")
-            if self._database.execute("SELECT 1 FROM about").fetchone() is None:
-                self._database.execute("INSERT INTO about VALUES (?)", (time.time(),))
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{folder / FILE} cannot be used: {error}; delete it, and a new one is begun") from None
+            self._database = _opened(folder / FILE)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{folder / FILE} cannot be used: {error}") from None
+        except sqlite3.DatabaseError as error:
+            log.warning("%s is damaged (%s): what the node sent is counted anew", folder / FILE, error)
+            for path in folder.glob(f"{FILE}*"):
+                path.unlink()
+            self._database = _opened(folder / FILE)
 
     def answer_bytes(self, sealed: bytes) -> bytes:
         reply = self.answer(sealed)
@@ -115,6 +114,21 @@ class Tally:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")  # no wait for the disk at a message
+        database.executescript(f"BEGIN;{SCHEMA}COMMIT;")
+        if database.execute("SELECT 1 FROM about").fetchone() is None:
+            database.execute("INSERT INTO about VALUES (?)", (time.time(),))
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
 
 
 def asked(sealed: bytes, reply: bytes) -> Asked:
