@@ -101,8 +101,9 @@ class Gateway:
 
     def _count(self, visitor: Visitor) -> None:
         """Note how many connections the visitor's organisation has."""
-        if visitor.key is not None:
-            self.gate.presence.connected(self.names[visitor.key], len(self.admission.members.get(visitor.key, ())))
+        name = self.names.get(visitor.key or b"")
+        if name is not None and visitor.key is not None:
+            self.gate.presence.connected(name, len(self.admission.members.get(visitor.key, ())))
 
     def _subject(self, visitor: Visitor) -> str:
         """Whom a line of the log is about."""
