@@ -12,7 +12,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,7 +134,9 @@ def _opened(path: Path) -> sqlite3.Connection:
 def asked(sealed: bytes, reply: bytes) -> Asked:
     """What a message asked for, as far as the node believed it, and the status of the reply."""
     status = str(read_header(reply).get("status"))
-    header: Header = {} if status in UNREAD else read_header(sealed[: -envelope.SIZE])
+    header: Header = {}
+    with suppress(DataError):  # then nothing is known of it
+        header = {} if status in UNREAD else read_header(sealed[: -envelope.SIZE])
     run, number = header.get("run"), header.get("round")
     known = isinstance(run, str) and re.fullmatch(RUN, run) is not None
     task = OPEN if "stage" in header else header.get("task")
