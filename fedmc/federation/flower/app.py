@@ -15,6 +15,7 @@ from fedmc.federation.server import announcing, taking_out
 from fedmc.federation.server.running import RunFolder, conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import request_key
+from fedmc.federation.setup.layout import load_server
 
 app = ServerApp()
 
@@ -33,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         announcing.announce(path, plan, _transport(grid, plan.nodes, plan.patience), signer)
         return
     folder = RunFolder(path)
-    folder.log_to_file()
+    folder.log_to_file(load_server(server).log_format)
     run = folder.plan()
     transport = _transport(grid, run.nodes, run.patience, folder.on_look)
     if taking_out.asked(path):

@@ -109,6 +109,20 @@ def read_now(config: NodeConfig) -> Prepared | None:
         return None if ratings_hash(fresh) == ratings_hash(kept) else open_prepared(fresh)
 
 
+def source_changes(config: NodeConfig) -> list[str]:
+    """The files, and entries of config.toml, that changed since the data were read for runs; nothing is read again."""
+    if is_prepared(source_of(config)):  # prepared elsewhere, and used as they are
+        return []
+    return changed_source.changes(config, changed_source.found(config, _files(config)))
+
+
+def read_at(config: NodeConfig) -> float | None:
+    """When the data were read for runs, seconds since 1970; None: not yet."""
+    source = source_of(config)
+    manifest = (source if is_prepared(source) else config.path(SHARD)) / "manifest.json"
+    return manifest.stat().st_mtime if manifest.is_file() else None
+
+
 def source_words(config: NodeConfig) -> str:
     """The ratings' source: a path if it is there, else as it is written, such as an address."""
     source = source_of(config)

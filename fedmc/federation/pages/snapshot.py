@@ -1,18 +1,17 @@
 """What a server's page shows: the organisations, the last run, and the runs before. Nothing but what status.json,
-history.jsonl and the plan of a run hold, and when the gateway last heard from each organisation."""
+history.jsonl and the plan of a run hold, and which nodes the gateway sees."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from fedmc.federation.pages.history import Curve
 from fedmc.federation.pages.runs import FoundRun, Listed, Runs
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
 
-SILENT = 60.0  # seconds without a call after which a node counts as offline; an idle one calls every 25 s
 LATE, LATE_FACTOR = 10.0, 3.0  # at work for longer than so many seconds, and than so many rounds usually take
 ERRORS = 8  # that are shown
 
@@ -20,7 +19,8 @@ ERRORS = 8  # that are shown
 class Organisation(NamedTuple):
     name: str
     state: str  # online, at work, late, lost, offline, unknown
-    since: float | None  # seconds since 1970
+    since: float | None  # when it was asked, seconds since 1970
+    heard: float | None  # when it called last
     note: str  # such as: must approve the run
 
 
@@ -60,15 +60,14 @@ class Snapshot(NamedTuple):
 class ServerLook:
     """Looks at a server's folder; keeps what it has read."""
 
-    def __init__(self, config: ServerConfig, heard: Mapping[str, float], certificate: float | None) -> None:
-        self.config, self.heard, self.certificate = config, heard, certificate
-        self.began = time.time()
+    def __init__(self, config: ServerConfig, presence: Presence, certificate: float | None) -> None:
+        self.config, self.presence, self.certificate = config, presence, certificate
         self.runs = Runs(config.runs)
 
     def __call__(self) -> Snapshot:
         listed, last = self.runs.look()
         run = None if last is None else _run_view(last)
-        return Snapshot(self._organisations(last), run, listed, self.certificate)
+        return Snapshot(self.organisations(last), run, listed, self.certificate)
 
     def report(self, name: str) -> Path | None:
         """The report of a run of this server; a link that leads elsewhere is none."""
@@ -76,26 +75,24 @@ class ServerLook:
         inside = path.resolve().is_relative_to(self.config.runs.resolve())
         return path if inside and path.is_file() else None
 
-    def _organisations(self, last: FoundRun | None) -> list[Organisation]:
+    def organisations(self, last: FoundRun | None) -> list[Organisation]:
         running = last if last is not None and last.state == "running" else None
         return [self._organisation(name, running) for name in self.config.organisations]
 
     def _organisation(self, name: str, run: FoundRun | None) -> Organisation:
         """Of a run: who was asked and has yet to answer is at work or, if it is not there, lost."""
-        now, heard = time.time(), self.heard.get(name)
-        there = heard is not None and now - heard < SILENT
-        if run is None:
-            state = "online" if there else "offline" if heard or now - self.began > SILENT else "unknown"
-            return Organisation(name, state, None if there else heard, "")
-        since = run.since.get(name)
-        note = "must approve the run" if name in run.awaiting else ""
-        if name in run.waiting and name in run.online:
-            slow = since is not None and now - since > max(LATE, LATE_FACTOR * (run.history.pace or 0.0))
-            return Organisation(name, "late" if slow and not note else "at work", since, note)
-        if name in run.waiting:
-            return Organisation(name, "lost", since or heard, note)
-        there = there or name in run.online
-        return Organisation(name, "online" if there else "offline", None if there else heard, note)
+        now, there, heard = time.time(), self.presence.there(name), self.presence.seen(name).heard
+        if run is None or name not in run.waiting:
+            state = "unknown" if there is None else "online" if there else "offline"
+            return Organisation(name, state, None, heard, _note(name, run))
+        since, note = run.since.get(name), _note(name, run)
+        slow = since is not None and now - since > max(LATE, LATE_FACTOR * (run.history.pace or 0.0))
+        state = "lost" if not there else "late" if slow and not note else "at work"
+        return Organisation(name, state, since, heard, note)
+
+
+def _note(name: str, run: FoundRun | None) -> str:
+    return "must approve the run" if run is not None and name in run.awaiting else ""
 
 
 def _run_view(run: FoundRun) -> RunView:

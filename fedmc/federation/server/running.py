@@ -28,7 +28,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data import catalogue as catalogues
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, Diverged, FedmcError, require
-from fedmc.federation.logs import OneLine
+from fedmc.federation.logs import formatter, with_fields
 from fedmc.federation.news import News
 from fedmc.federation.protocol import OLDEST, OLDEST_SECURE, Served
 from fedmc.federation.server import checkpoint, secagg_record, warm
@@ -36,7 +36,7 @@ from fedmc.federation.server.approval import ApprovalTransport
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Absent, Members, Transport
-from fedmc.federation.server.round_words import in_words
+from fedmc.federation.server.round_words import in_fields, in_words
 from fedmc.federation.server.secagg_record import SecAggRecord
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.server.telling import TellingTransport
@@ -138,10 +138,10 @@ class RunFolder:
                 found.append(json.loads(line))
         return found
 
-    def log_to_file(self) -> None:
+    def log_to_file(self, log_format: str = "text") -> None:
         """From now on, what this process logs about the federation is in the run's folder too."""
         handler = logging.FileHandler(self.path / "run.log")
-        handler.setFormatter(OneLine())
+        handler.setFormatter(formatter(log_format))
         logger = logging.getLogger("fedmc")
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
@@ -293,7 +293,7 @@ def _record(folder: RunFolder, running: Iterator[Round], last: int) -> None:
                 line = round.record()
                 history.write(json.dumps(line) + "\n")
                 history.flush()
-                log.info("%s", in_words(line, last))
+                log.info("%s", in_words(line, last), extra=with_fields(**in_fields(line, last)))
             folder.check_stop()
             if round.number >= last:
                 return

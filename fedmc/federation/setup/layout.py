@@ -60,6 +60,7 @@ class ServerConfig:
     control_port: int  # of the SuperLink, on loopback only; 0: any that is free
     oldest_protocol: int = OLDEST  # nodes of an older one are refused
     page_port: int = 0  # of the operator's page, on loopback only; 0: any that is free
+    log_format: str = "text"  # of its log and of run.log: text or json
 
     @property
     def address(self) -> str:
@@ -100,6 +101,8 @@ class NodeConfig(EventEntries):
     policy: Policy = DEFAULT  # what a run may ask of the node
     keep_models: int = 20  # the models of the last runs, in models/
     keep_megabytes: int = 2_000  # of all these models together
+    page_port: int = 0  # of its page, on loopback only; 0: any that is free
+    log_format: str = "text"  # of its log: text or json
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -204,7 +207,7 @@ def load_server(folder: Path) -> ServerConfig:
         f"{folder / 'config.toml'}: oldest_protocol must be from {OLDEST} to {PROTOCOL}, got {asked!r}",
         DataError,
     )
-    whole(f"{folder / 'config.toml'}: page_port", config.page_port, 0, 65535)
+    entries.check_watching(str(folder / "config.toml"), config.page_port, config.log_format)
     return config
 
 
@@ -227,6 +230,7 @@ def load_node(folder: Path) -> NodeConfig:
     entries.check_events(where, config)
     for name in ("keep_models", "keep_megabytes"):
         whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
+    entries.check_watching(where, config.page_port, config.log_format)
     require(
         config.min_cohort >= SMALLEST_COHORT,
         f"min_cohort must be at least {SMALLEST_COHORT}, got {config.min_cohort}",
@@ -286,6 +290,7 @@ def _write_server(folder: Path, address: Address, said: dict[str, str]) -> None:
     text = f'host = "{address.host}"\nport = {address.port}\nbind = "{address.bind}"\n'
     text += f"control_port = {address.control_port}  # Flower's own interface, on loopback only\n"
     text += "page_port = 0  # the operator's page, on loopback only; 0: any that is free\n"
+    text += 'log_format = "text"  # of the server\'s log and of run.log: text or json\n'
     text += f"oldest_protocol = {PROTOCOL}  # {OLDEST}: also serve nodes of fedmc 0.2, which check no signatures\n"
     (folder / "config.toml").write_text(text, encoding="utf-8")
     _fill("server.md", folder / "README.md", said)
