@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fedmc.cli.federation_demo import set_up
 from fedmc.federation.flower.superlink import free_port
-from fedmc.federation.setup import layout
+from fedmc.federation.setup import founding, layout
 from fedmc.federation.setup.deployment import LOCKED
 from tests.conftest import planted
 
@@ -33,7 +33,7 @@ NAMES = ("north", "2026-")  # a name that YAML takes for a number, and that Kube
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployment") / "made"
-    layout.init(folder, NAMES, layout.Address("fed.example.org", 8002))
+    founding.init(folder, NAMES, founding.Address("fed.example.org", 8002))
     return folder
 
 

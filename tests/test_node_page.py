@@ -31,7 +31,8 @@ from fedmc.federation.pages.node_page import node_pages
 from fedmc.federation.pages.node_snapshot import Connection, NodeLook
 from fedmc.federation.pages.operator import operator_pages
 from fedmc.federation.presence import Presence
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import identities, layout, request_key
 from fedmc.federation.statuses import STATUS

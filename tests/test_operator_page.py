@@ -25,8 +25,8 @@ from fedmc.federation.pages.history import POINTS, History
 from fedmc.federation.pages.http import Limits
 from fedmc.federation.pages.operator import operator_pages
 from fedmc.federation.presence import BREAK, SILENT, Presence, Seen, from_json
-from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import layout
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.setup import founding, layout
 
 NAMES = ("north", "south", "east")
 METRICS = {
@@ -40,7 +40,7 @@ class World:
     """A server's folder with one run, and its page."""
 
     def __init__(self, folder, privacy="secagg", limits=None):
-        layout.init(folder, NAMES, layout.Address("127.0.0.1"))
+        founding.init(folder, NAMES, founding.Address("127.0.0.1"))
         self.config = layout.load_server(folder / "server")
         self.presence = Presence()
         for name in NAMES[:2]:
@@ -505,7 +505,7 @@ def test_a_taken_port_is_an_error_with_its_cure(world):
 
 
 def test_a_page_port_out_of_bounds(tmp_path):
-    layout.init(tmp_path / "made", NAMES, layout.Address("127.0.0.1"))
+    founding.init(tmp_path / "made", NAMES, founding.Address("127.0.0.1"))
     path = tmp_path / "made" / "server" / "config.toml"
     path.write_text(path.read_text().replace("page_port = 0", "page_port = 70000"))
     with pytest.raises(InputError, match="page_port"):

@@ -15,8 +15,9 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.errors import DataError
 from fedmc.federation.logs import JsonLine, with_fields
 from fedmc.federation.server.round_words import in_words
-from fedmc.federation.server.running import RunFolder, _record
-from fedmc.federation.setup import layout
+from fedmc.federation.server.run_folder import RunFolder
+from fedmc.federation.server.running import _record
+from fedmc.federation.setup import founding, layout
 from fedmc.training.rounds import rounds
 from tests.world import KINDS, NODES, World, engine_on
 
@@ -87,7 +88,7 @@ def test_a_json_line_is_one_line_whatever_it_says(caplog):
 
 @pytest.mark.parametrize(("value", "good"), [('"json"', True), ('"text"', True), ('"xml"', False), ("1", False)])
 def test_the_format_is_an_entry_of_both_ends(tmp_path, value, good):
-    layout.init(tmp_path / "made", ["north"], layout.Address("127.0.0.1"))
+    founding.init(tmp_path / "made", ["north"], founding.Address("127.0.0.1"))
     for folder, load in (("server", layout.load_server), ("north", layout.load_node)):
         path = tmp_path / "made" / folder / "config.toml"
         text = re.sub(r"^#? ?log_format = \S+", f"log_format = {value}", path.read_text(), flags=re.MULTILINE)

@@ -15,6 +15,7 @@ from fedmc.errors import require
 from fedmc.federation.flower import superlink
 from fedmc.federation.pages.snapshot import Organisation, ServerLook
 from fedmc.federation.setup.layout import ServerConfig, load_server
+from fedmc.privacy.secagg.rules import exceptions
 
 STOP_SECONDS = 60
 
@@ -40,7 +41,7 @@ def _organisations(config: ServerConfig) -> list[Organisation]:
         echo(f"server: {error}")
         return [Organisation(name, "unknown", None, None, "") for name in config.organisations]
     typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
-    return ServerLook(config, presence, None)().organisations
+    return ServerLook(config, presence)().organisations
 
 
 def _line(one: Organisation) -> str:
@@ -62,6 +63,8 @@ def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson
         run_status = folder.status()
         result |= {"run": folder.path.name} | run_status
         echo(f"run {folder.path.name}: {describe(run_status)}")
+        if run_status.get("visible"):
+            echo(f"  its promise holds {exceptions(run_status['visible'])}")
         for one in run_status.get("absent", [])[-5:]:
             echo(f"  round {one['round']}: {one['organisation']} was left out: {one['why']}")
     if as_json:

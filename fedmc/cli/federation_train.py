@@ -21,7 +21,7 @@ from fedmc.cli.tracking import Tracking, check, tracked
 from fedmc.errors import reason, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from fedmc.federation.server.warm import check_previous, keep
 from fedmc.federation.setup import members, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server

@@ -12,7 +12,8 @@ from fedmc.federation.flower.notices import Notices
 from fedmc.federation.flower.post import FlowerPost
 from fedmc.federation.flower.transport import FlowerTransport, OnLook
 from fedmc.federation.server import announcing, taking_out
-from fedmc.federation.server.running import RunFolder, conduct
+from fedmc.federation.server.run_folder import RunFolder
+from fedmc.federation.server.running import conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import request_key
 from fedmc.federation.setup.layout import load_server

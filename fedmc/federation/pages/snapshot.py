@@ -4,13 +4,18 @@ history.jsonl and the plan of a run hold, and which nodes the gateway sees."""
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fedmc.errors import FedmcError
 from fedmc.federation.pages.history import Curve
-from fedmc.federation.pages.runs import FoundRun, Listed, Runs
+from fedmc.federation.pages.runs import FoundRun, Listed, Runs, changed
 from fedmc.federation.presence import Presence
-from fedmc.federation.setup.layout import ServerConfig
+from fedmc.federation.setup.keys import certificate_end
+from fedmc.federation.setup.layout import ServerConfig, load_server
+from fedmc.federation.setup.members import LIST
+from fedmc.privacy.secagg.rules import exceptions
 
 LATE, LATE_FACTOR = 10.0, 3.0  # at work for longer than so many seconds, and than so many rounds usually take
 ERRORS = 8  # that are shown
@@ -60,14 +65,26 @@ class Snapshot(NamedTuple):
 class ServerLook:
     """Looks at a server's folder; keeps what it has read."""
 
-    def __init__(self, config: ServerConfig, presence: Presence, certificate: float | None) -> None:
-        self.config, self.presence, self.certificate = config, presence, certificate
-        self.runs = Runs(config.runs)
+    def __init__(self, config: ServerConfig, presence: Presence) -> None:
+        self.config, self.presence = config, presence
+        self.certificate: float | None = None  # when it expires
+        self.runs, self._known = Runs(config.runs), (0.0, 0.0)
 
     def __call__(self) -> Snapshot:
+        self._look_again()
         listed, last = self.runs.look()
         run = None if last is None else _run_view(last)
         return Snapshot(self.organisations(last), run, listed, self.certificate)
+
+    def _look_again(self) -> None:
+        """Members join and leave, and the certificate is renewed, while the server runs."""
+        listed, certificate = (self.config.path(name) for name in (LIST, "server.pem"))
+        known = changed(listed), changed(certificate)
+        if known != self._known:
+            self._known = known
+            with suppress(FedmcError):  # what is damaged says the command that reads it
+                self.config = load_server(self.config.folder)
+                self.certificate = certificate_end(certificate).timestamp()
 
     def report(self, name: str) -> Path | None:
         """The report of a run of this server; a link that leads elsewhere is none."""
@@ -101,9 +118,10 @@ def _run_view(run: FoundRun) -> RunView:
     if run.state == "running" and history.pace is not None:
         left = max(0, run.plan.rounds - run.round) * history.pace
     privacy = run.plan.settings.privacy
+    promise = "; ".join(filter(None, (privacy.promise(clients), exceptions(run.visible))))
     errors = [Problem(*one) for one in reversed(run.absent)][:ERRORS]
     return RunView(
         run.name, run.state, run.why, run.round, run.plan.rounds, left, history.bytes_up, history.bytes_down,
-        history.shown(), privacy.claim(), privacy.promise(clients), history.epsilon, errors, run.has_model,
+        history.shown(), privacy.claim(), promise, history.epsilon, errors, run.has_model,
         history.written or None,
     )  # fmt: skip

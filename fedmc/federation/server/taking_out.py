@@ -19,7 +19,8 @@ from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Transport
-from fedmc.federation.server.running import RunFolder, RunPlan, engine_of, log
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import engine_of, log
 from fedmc.federation.server.signing import Signer
 from fedmc.training.aggregation import is_masked
 from fedmc.training.rounds import Checkpoint, Traffic, one_round
