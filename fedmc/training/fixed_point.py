@@ -113,11 +113,13 @@ def split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(whole, np.split(change, ends), strict=True))
 
 
-def taken_out(state: FixedPointState, schema: Schema, leaves: bool) -> tuple[FixedPointState, Array]:
+def taken_out(state: State | None, schema: Schema, leaves: bool) -> tuple[State, Array]:
     """A client's reply in a round that takes whole contributions out of the sum, and its state afterwards.
 
-    A client that leaves sends minus its own contribution, all others send zeros.
+    A client that leaves sends minus its own contribution, all others send zeros. DataError: it has none in whole steps.
     """
+    if not isinstance(state, FixedPointState):
+        raise DataError("no contribution in whole steps is kept")
     words = {name: np.zeros(part.size, np.int64) for name, part in schema.items()}
     if leaves:
         ends = np.cumsum([part.size for part in schema.values() if part.cumulative])
@@ -126,7 +128,7 @@ def taken_out(state: FixedPointState, schema: Schema, leaves: bool) -> tuple[Fix
         words |= {name: next(pieces) for name, part in schema.items() if part.cumulative}
         words["joined"] = np.array([-1 << NUMBER_BITS])
         state = state._replace(whole=np.zeros_like(state.whole))
-    return state, np.concatenate(list(words.values()))
+    return cast(State, state), np.concatenate(list(words.values()))
 
 
 def integers(

@@ -249,7 +249,9 @@ def make_node(
         models.keep(config, request.run, model, rated)
 
     policy = replace(config.policy, accept=tuple(config.accept), feedback=config.feedback, alone_visible=_alone(config))
-    return Node(
+    node = Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None, on_news=on_news,
+        trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip
+    node.on_news = on_news
+    return node
