@@ -72,14 +72,16 @@ class Life:
     def train(self, run, names, rounds, *options, start_from=""):
         """A run, resumed as often as it takes; the bits of the simulation."""
         words = "--rank", RANK, "--rounds", rounds, "--run", run, "--patience", 90, *options
-        more = ("--from", start_from) if start_from else ()
-        done = self.made.fedmc("federation", "train", self.server, *words, *more, timeout=300)
+        words = (*words, "--from", start_from) if start_from else words
+        done = self.made.fedmc("federation", "train", self.server, *words, timeout=300)
         for _ in range(30):
             if done.returncode == 0:
                 break
             assert "not-hidden" not in done.stderr, done.stderr
             self.made.start_missing()
-            done = self.made.fedmc("federation", "resume", self.server, "--run", run, timeout=300)
+            begun = (self.made.run(run).path / "plan.json").exists()
+            again = ("resume", self.server, "--run", run) if begun else ("train", self.server, *words)
+            done = self.made.fedmc("federation", *again, timeout=300)
         assert done.returncode == 0, done.stderr + self.made.log("server")
         self.check(run, names, rounds, warm=bool(start_from))
 
