@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 from fedmc import FedMC, Model, load
 from fedmc.algorithms.settings import Settings
+from fedmc.data import datasets
 from fedmc.data.partition import Federation, assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.data.synthetic import Recipe, make_ratings
@@ -249,3 +252,20 @@ def test_train_from_a_run(tmp_path, months: tuple[Ratings, Ratings, Ratings]) ->
     assert refused.returncode == 2
     assert "rank is 5, but 3" in refused.stderr
     assert not (tmp_path / "three").exists()
+
+
+def test_an_item_that_only_new_users_rated_does_not_spoil_the_others():
+    """Its direction says nothing about known items: its weights begin at 0, not at whatever rounding makes of them."""
+    found = datasets.demo()
+    before = replace(found.with_users(np.arange(0, len(found.users), 2)), times=None)
+    entries = before.matrix.tocoo()
+    rows, columns = entries.coords
+    users = np.concatenate([before.users[rows], np.arange(90_000, 90_010)])
+    items = np.concatenate([before.items[columns], np.full(10, 10**7)])
+    later = Ratings.from_arrays(users, items, np.concatenate([entries.data, np.full(10, 4.0)]))
+    settings = Settings.preset("bayes", rank=5, active=CLIENTS)
+    first = trained(before, settings, 4)
+    begun = train(federation(later, settings), settings, Stop(1), start_from=first.model)
+    weights = begun.model.posterior.hyper.users.weights
+    assert np.abs(weights).max() < 10
+    assert np.abs(begun.model.V[-1]).max() < 3
