@@ -15,7 +15,8 @@ from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
 REAL = (
-    "deployment", "flower", "flower_events", "flower_warm", "bundles", "gateway", "injection", "moves", "node_commands",
+    "deployment", "flower", "flower_events", "flower_life", "flower_warm", "bundles", "gateway", "injection",
+    "monitoring", "moves", "node_commands",
     "plugin_package", "policy_commands",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"

@@ -22,7 +22,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedmc.federation.flower.superlink import free_port
-from fedmc.federation.setup import keys, layout
+from fedmc.federation.setup import founding, keys
 
 NODES = {"north": 1001, "south": 1002, "east": 1003}
 RUN = 77
@@ -76,8 +76,8 @@ class StubSuperLink:
 
 class GatewayWorld:
     def __init__(self, folder: Path, **limits) -> None:
-        address = layout.Address("127.0.0.1", free_port(), "127.0.0.1", 0)
-        layout.init(folder / "made", list(NODES), address)
+        address = founding.Address("127.0.0.1", free_port(), "127.0.0.1", 0)
+        founding.init(folder / "made", list(NODES), address)
         self.server, self.port = folder / "made" / "server", address.port
         self.keys = {name: keys.load_node_keys(folder / "made" / name / "node.key") for name in NODES}
         (self.server / "nodes.json").write_text(json.dumps(NODES))

@@ -21,9 +21,10 @@ from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import announcing, checkpoint, taking_out, warm
 from fedmc.federation.server.announcing import Announcement
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.federation.server.signing import Signer
-from fedmc.federation.setup import identities, joining, layout, members, request_key, statements
+from fedmc.federation.setup import founding, identities, joining, layout, members, request_key, statements
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.warm import previous_run
@@ -49,7 +50,7 @@ class Living:
         items = sorted({item for table in rows.values() for _, item, _ in table})
         Catalogue.of(items).save(root / "catalogue.json")
         made = root / "made"
-        layout.init(made, self.names, layout.Address("localhost"), items=root / "catalogue.json", accept=["secagg"])
+        founding.init(made, self.names, founding.Address("localhost"), items=root / "catalogue.json", accept=["secagg"])
         self.authority, self.server = made / "authority", made / "server"
         self.made, self.nodes, self.stores, self.killed = made, {}, {}, 0
         for name, table in rows.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedmc.cli.federation_demo import NAMES, set_up, simulated
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.running import RunFolder
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.setup.layout import load_server
 from tests.conftest import planted
 

@@ -24,7 +24,8 @@ pytest.importorskip("dp_accounting", reason="needs the extra `dp`")
 from fedmc.algorithms.messages import Broadcast
 from fedmc.algorithms.private import own_noise
 from fedmc.errors import FedmcError, InputError
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.federation.wire import decode, decode_reply, from_bytes, to_bytes
 from fedmc.privacy.dp import mechanism
 from fedmc.privacy.dp.ledger import Ledger

@@ -36,7 +36,7 @@ from fedmc.federation.secagg_messages import (
     session_of,
 )  # fmt: skip
 from fedmc.federation.server.telling import status_of
-from fedmc.federation.setup import identities, joining, keys, layout, member_keys, members
+from fedmc.federation.setup import founding, identities, joining, keys, layout, member_keys, members
 from fedmc.federation.setup.members import Entry
 from fedmc.federation.setup.statements import Departure
 from fedmc.federation.wire import NEVER, Invitation, Request, decode_reply, encode, from_bytes, to_bytes
@@ -323,7 +323,7 @@ class TestGateway:
         """Nodes are admitted all the same, by the certificate before; later the key is there."""
         other, folder = living.root / "other", living.server
         other.mkdir()
-        layout.write_certificate(other, keys.load_authority(living.authority), ["localhost"], 30)
+        founding.write_certificate(other, keys.load_authority(living.authority), ["localhost"], 30)
         seen = []
 
         def done(context, admitted):

@@ -31,7 +31,7 @@ from fedmc.federation.flower.records import NAME, PLACE, unpack
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Entry, Store
 from fedmc.federation.secagg_messages import Stage, encode_stage, open_arrays, read_stage
-from fedmc.federation.server.running import RunFolder
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.setup.layout import load_node
 from fedmc.federation.setup.policy import Policy
 from fedmc.federation.wire import HEADER, Invitation, Request, decode_reply, encode, from_bytes, to_bytes

@@ -109,7 +109,7 @@ def stock(loopback: Loopback, name: str) -> None:
         os.environ.clear()
         os.environ.update(before)
     until = time.monotonic() + 60
-    while superlink.online(loopback.server)[name] != "online":
+    while superlink.presence(loopback.server).seen(name).stays:  # until the SuperNode calls
         assert time.monotonic() < until, loopback.log(name)
         time.sleep(0.5)
 

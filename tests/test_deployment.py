@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fedmc.cli.federation_demo import set_up
 from fedmc.federation.flower.superlink import free_port
-from fedmc.federation.setup import layout
+from fedmc.federation.setup import founding, layout
 from fedmc.federation.setup.deployment import LOCKED
 from tests.conftest import planted
 
@@ -32,7 +33,7 @@ NAMES = ("north", "2026-")  # a name that YAML takes for a number, and that Kube
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployment") / "made"
-    layout.init(folder, NAMES, layout.Address("fed.example.org", 8002))
+    founding.init(folder, NAMES, founding.Address("fed.example.org", 8002))
     return folder
 
 
@@ -122,7 +123,9 @@ def test_the_page_has_a_port_of_its_own(made):
     for name in ("Containerfile", "deploy/compose.yaml", "deploy/kubernetes.yaml"):
         text = (made / "server" / name).read_text()
         assert "8003" in text
-        assert "$" not in text.replace("${FEDMC", "").replace("$FEDMC_HASH", "").replace("$PWD", "").replace("$(id", "")
+        for known in ("${FEDMC", "$FEDMC_HASH", "$PWD", "$(id", "$name"):
+            text = text.replace(known, "")
+        assert "$" not in text
 
 
 def test_what_the_init_container_does(tmp_path, made):
@@ -137,13 +140,15 @@ def test_what_the_init_container_does(tmp_path, made):
         if path.is_file() and path.suffix in (".key", ".pem", ".crt", ".pub", ".toml", ".json"):
             shutil.copy(path, handed / path.name)
             os.chmod(handed / path.name, 0o444)
-    script = (
-        script.replace("/handed/", f"{handed}/").replace("/server/", f"{server}/").replace("/nodes/*", f"{nodes}/*")
-    )
+    places = {"handed": handed, "nodes": nodes, "server": server}
+    script = re.sub(r"(?<=\s)/(handed|nodes|server)", lambda found: str(places[found[1]]), script)
     subprocess.run([shell, option, script], check=True, timeout=30)
     assert layout.load_server(server).organisations == NAMES
     assert {path.name for path in (server / "nodes").iterdir()} == {f"{name}.pub" for name in NAMES}
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in server.iterdir() if path.is_file())
+    (server / "members.json").write_text("a newer one, taken in meanwhile")
+    subprocess.run([shell, option, script], check=True, timeout=30)
+    assert (server / "members.json").read_text() == "a newer one, taken in meanwhile"
 
 
 @pytest.mark.slow

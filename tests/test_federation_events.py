@@ -16,8 +16,8 @@ from fedmc.cli.federation_progress import report
 from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
 from fedmc.errors import TooFewError
-from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import layout, members
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.setup import founding, members
 from fedmc.model import load
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("federation")
     Catalogue.of(np.arange(ITEMS)).save(root / "catalogue.json")
     accept = ["plain", "secagg"]
-    layout.init(root / "made", NAMES, layout.Address("localhost"), items=root / "catalogue.json", accept=accept)
+    founding.init(root / "made", NAMES, founding.Address("localhost"), items=root / "catalogue.json", accept=accept)
     for k, name in enumerate(NAMES):
         configure(root / "made" / name, EVENTS + 'test = "leave:1"\n', table_of(k))
     return root / "made"

@@ -18,7 +18,7 @@ from fedmc.cli.federation_demo import NAMES, set_up
 from fedmc.federation.node import models
 from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.node.store import Store
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from fedmc.federation.setup.layout import load_node, load_server
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.report import html

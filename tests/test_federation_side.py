@@ -23,10 +23,11 @@ from fedmc.errors import DataError, TooFewError
 from fedmc.federation.node.organisation import make_node, open_folder, ratings_hash
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.federation.server.secagg_session import SecureAsk
 from fedmc.federation.server.signing import Signer
-from fedmc.federation.setup import layout, members, request_key
+from fedmc.federation.setup import founding, layout, members, request_key
 from fedmc.model import load
 from fedmc.training import local
 from fedmc.training.local import LocalEngine
@@ -187,7 +188,7 @@ def made(tmp_path_factory):
     ratings = planted()
     Catalogue.of(ratings.items).with_table(items_table(root)).save(root / "catalogue.json")
     accept = ["plain", "secagg"]
-    layout.init(root / "made", NAMES, layout.Address("localhost"), items=root / "catalogue.json", accept=accept)
+    founding.init(root / "made", NAMES, founding.Address("localhost"), items=root / "catalogue.json", accept=accept)
     for k, name in enumerate(NAMES):
         folder, rows = root / "made" / name, ["user,item,rating"]
         for user in users_of(k):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.errors import DataError
-from fedmc.federation.setup import identities, layout, members
+from fedmc.federation.setup import founding, identities, members
 from fedmc.federation.setup.identities import identity_of, load_key
 
 NAMES = ["north", "south", "east"]
@@ -22,7 +22,7 @@ def identity_in(folder, name):
 class TestIdentities:
     @pytest.fixture
     def folder(self, tmp_path):
-        layout.init(tmp_path / "f", NAMES, layout.Address("localhost"))
+        founding.init(tmp_path / "f", NAMES, founding.Address("localhost"))
         return tmp_path / "f"
 
     def test_each_has_its_own_secret_and_all_have_one_list(self, folder):

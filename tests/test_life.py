@@ -13,7 +13,7 @@ from fedmc.algorithms import bayes_server
 from fedmc.errors import InputError, TooFewError
 from fedmc.federation.node import consents
 from fedmc.federation.server import taking_out
-from fedmc.federation.server.running import RunFolder
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.setup import joining, layout
 from fedmc.model import load
 from fedmc.privacy.secagg.fixed import to_fixed

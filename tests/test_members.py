@@ -20,7 +20,7 @@ from fedmc.errors import DataError, InputError, TooFewError
 from fedmc.federation.news import News, encode_news
 from fedmc.federation.node import consents, withdrawing
 from fedmc.federation.server.telling import status_of
-from fedmc.federation.setup import identities, joining, layout, member_keys, members, statements, succession
+from fedmc.federation.setup import founding, identities, joining, layout, member_keys, members, statements, succession
 from fedmc.federation.setup.members import Entry
 from fedmc.privacy.secagg import whole_sums
 from tests.conftest import examples
@@ -32,7 +32,7 @@ EXACT = settings_of("exact")
 
 @pytest.fixture
 def made(tmp_path):
-    layout.init(tmp_path / "made", NAMES, layout.Address("localhost"))
+    founding.init(tmp_path / "made", NAMES, founding.Address("localhost"))
     return tmp_path / "made"
 
 
@@ -124,7 +124,7 @@ class TestLists:
 
 
 def other_authority(made):
-    layout.init(made / "other", ["x"], layout.Address("localhost"))
+    founding.init(made / "other", ["x"], founding.Address("localhost"))
     return made / "other" / "authority"
 
 

@@ -16,7 +16,7 @@ from fedmc.cli import federation_train, tracking
 from fedmc.cli.federation_progress import result_of
 from fedmc.cli.tracking import Log, Tracking, tracked
 from fedmc.errors import InputError
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from tests.command import fedmc
 from tests.conftest import planted
 

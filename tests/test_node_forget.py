@@ -23,8 +23,8 @@ from fedmc.federation.node.forgotten import Forgotten
 from fedmc.federation.node.organisation import open_folder, ratings_hash
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import warm
-from fedmc.federation.server.running import RunPlan
-from fedmc.federation.setup import layout
+from fedmc.federation.server.run_folder import RunPlan
+from fedmc.federation.setup import founding
 from fedmc.federation.setup.layout import load_node
 from fedmc.model import load
 from fedmc.privacy.dp.ledger import Ledger, LostReleaseError
@@ -56,7 +56,7 @@ def trained(tmp_path_factory):
     root, ratings = tmp_path_factory.mktemp("federation"), planted()
     Catalogue.of(ratings.items).save(root / "catalogue.json")
     accept = ["plain", "secagg"]
-    layout.init(root / "made", NAMES, layout.Address("localhost"), items=root / "catalogue.json", accept=accept)
+    founding.init(root / "made", NAMES, founding.Address("localhost"), items=root / "catalogue.json", accept=accept)
     for k, name in enumerate(NAMES):
         folder, rows = root / "made" / name, ["user,item,rating"]
         for user in users_of(k):

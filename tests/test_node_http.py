@@ -23,7 +23,7 @@ from flwr.proto.run_pb2 import GetRunResponse
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
 from fedmc.federation.flower import fleet, node_client, records
-from fedmc.federation.setup import layout
+from fedmc.federation.setup import founding
 
 MIB = 2**20
 
@@ -31,7 +31,7 @@ MIB = 2**20
 @pytest.fixture(scope="module")
 def ca(tmp_path_factory):
     folder = tmp_path_factory.mktemp("node-http")
-    layout.init(folder / "made", ["north", "south"], layout.Address("127.0.0.1", 1, "127.0.0.1", 0))
+    founding.init(folder / "made", ["north", "south"], founding.Address("127.0.0.1", 1, "127.0.0.1", 0))
     return folder / "made" / "server" / "ca.crt"
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.cli.federation_demo import NAMES, set_up
+from fedmc.data.catalogue import Catalogue
 from fedmc.federation.node.organisation import open_folder, ratings_hash, read_now
 from fedmc.federation.node.source import FILE
 from fedmc.federation.node.store import Store
+from fedmc.federation.setup import founding, layout
 from fedmc.federation.setup.layout import load_node
 from tests.command import fedmc
 from tests.conftest import planted
@@ -93,3 +96,38 @@ def test_a_source_that_cannot_be_read_loses_nothing(folder):
     assert done.returncode == 2
     assert ratings_hash(folder / "shard") == before
     assert open_folder(load_node(folder)).ratings == before
+
+
+def test_what_is_held_out_stays_held_out_when_the_source_is_read_again(tmp_path):
+    """Otherwise the next model would be tested on what the last one was trained on."""
+    made, dice = tmp_path / "made", np.random.default_rng(0)
+    Catalogue.of(np.arange(20)).save(tmp_path / "items.json")
+    founding.init(made, ["north"], founding.Address("localhost"), items=tmp_path / "items.json", accept=["plain"])
+    folder = made / "north"
+    pairs = [(user, item) for user in range(30) for item in dice.choice(20, 8, replace=False).tolist()]
+    layout.enter_source(folder, "ratings.csv")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('# test = "random:0.1" ', 'test = "random:0.2" '))
+
+    def read(rows, reread=False):
+        (folder / "ratings.csv").write_text(
+            "user,item,rating\n" + "".join(f"{u},{i},{1 + (u + i) % 5}\n" for u, i in rows)
+        )
+        found = open_folder(layout.load_node(folder), reread).prepared
+        ids, items, shard = found.ids[0], found.catalogue.items, found.shards[0]
+        return [
+            {(int(ids[u]), int(items[i])) for u, i in zip(*matrix.tocoo().coords, strict=True)}
+            for matrix in (shard.by_user, shard.test)
+        ]
+
+    train, test = read(pairs)
+    assert len(test) == 48
+    more = [(user, item) for user in range(100, 140) for item in range(0, 20, 4)]
+    now_train, now_test = read(sorted(more + pairs[:-1]), reread=True)
+    gone = {pairs[-1]}
+    assert train - gone <= now_train
+    assert test - gone <= now_test
+    assert 20 <= len(now_test - test) <= 60  # of 200 new ones
+    config.write_text(config.read_text().replace('test = "random:0.2" ', 'test = "random:0.3" '))
+    other_train, _ = read(sorted(more + pairs[:-1]), reread=True)
+    assert not train - gone <= other_train  # another split was asked for

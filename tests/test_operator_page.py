@@ -24,8 +24,9 @@ from fedmc.federation.pages import token as tokens
 from fedmc.federation.pages.history import POINTS, History
 from fedmc.federation.pages.http import Limits
 from fedmc.federation.pages.operator import operator_pages
-from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import layout
+from fedmc.federation.presence import BREAK, SILENT, Presence, Seen, from_json
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.setup import founding, layout
 
 NAMES = ("north", "south", "east")
 METRICS = {
@@ -39,13 +40,15 @@ class World:
     """A server's folder with one run, and its page."""
 
     def __init__(self, folder, privacy="secagg", limits=None):
-        layout.init(folder, NAMES, layout.Address("127.0.0.1"))
+        founding.init(folder, NAMES, founding.Address("127.0.0.1"))
         self.config = layout.load_server(folder / "server")
-        self.heard = dict.fromkeys(NAMES[:2], time.time())
+        self.presence = Presence()
+        for name in NAMES[:2]:
+            self.presence.hear(name)
         self.run = self.new_run("first", privacy)
         self.lock = None
         self.limits = limits or Limits(pace=0.1)
-        self.pages = operator_pages(self.config, 0, self.heard, self.limits)
+        self.pages = operator_pages(self.config, 0, self.presence, self.limits)
         self.address = self.pages.start()
         self.token = self.pages.site.token
 
@@ -292,8 +295,27 @@ class TestContent:
 
     def test_between_runs_the_gateway_knows_who_is_there(self, world):
         world.run.say(state="finished", round=20)
-        world.heard["south"] = time.time() - 500
+        world.presence._seen["south"] = Seen(heard=time.time() - 500)
         assert [one["state"] for one in world.seen()["organisations"]] == ["online", "offline", "unknown"]
+
+    def test_whose_node_is_there(self):
+        """A node of fedmc is gone soon after its last connection; a stock SuperNode after a minute's silence."""
+        now, seen = time.time(), Presence()
+        assert seen.there("north") is None
+        assert seen.there("north", now + SILENT + 1) is False
+        seen.hear("north")
+        assert seen.there("north", now + SILENT - 1) is True, "a stock SuperNode has no connection between its calls"
+        seen.stays("north", True)
+        seen.connected("north", 2)
+        seen.connected("north", 1)
+        assert seen.there("north", now + SILENT - 1) is True, "a node at work calls rarely"
+        seen.connected("north", 0)
+        assert seen.there("north", now + BREAK - 1) is True, "it may connect again"
+        assert seen.there("north", now + BREAK + 1) is False
+        assert from_json(json.loads(json.dumps(seen.as_json()))).there("north", now + BREAK + 1) is False
+        seen.connected("north", 1)
+        assert seen.there("north", now + SILENT - 1) is True
+        assert seen.there("north", now + SILENT + 1) is False, "its machine lost power: nobody closed the connection"
 
     def test_a_run_whose_process_died(self, world):
         world.run.say(state="running", round=2)
@@ -403,12 +425,6 @@ def test_metrics(world):
     assert abs(values["fedmc_last_round_timestamp"][0][1] - time.time()) < 60
 
 
-def test_the_documentation_lists_every_metric():
-    text = (Path(__file__).parents[1] / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `(fedmc_[a-z_]+)", text, re.MULTILINE))
-    assert listed == {one if one != "fedmc_bytes" else "fedmc_bytes_total" for one in METRICS}
-
-
 class TestManyViewers:
     def test_fifty_see_a_change_and_share_one_look(self, world):
         world.add_rounds(0, 1)
@@ -485,11 +501,11 @@ class TestManyViewers:
 
 def test_a_taken_port_is_an_error_with_its_cure(world):
     with pytest.raises(InputError, match="--page PORT or page_port"):
-        operator_pages(world.config, world.pages.port, {}).start()
+        operator_pages(world.config, world.pages.port, Presence()).start()
 
 
 def test_a_page_port_out_of_bounds(tmp_path):
-    layout.init(tmp_path / "made", NAMES, layout.Address("127.0.0.1"))
+    founding.init(tmp_path / "made", NAMES, founding.Address("127.0.0.1"))
     path = tmp_path / "made" / "server" / "config.toml"
     path.write_text(path.read_text().replace("page_port = 0", "page_port = 70000"))
     with pytest.raises(InputError, match="page_port"):
@@ -552,6 +568,7 @@ def test_in_a_browser(browser, world, tmp_path):
         if (width, scheme) != (1400, "dark"):
             page.close()
     world.add_rounds(6, 6, test_ndcg_20=0.31)
+    world.presence.hear("east")
     world.run.say(round=6, online=["north", "south", "east"], waiting=[])
     page.wait_for_selector("#round:text-is('6 of 20')")
     page.wait_for_selector("#curves :text('in round 6')")

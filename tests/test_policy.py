@@ -25,7 +25,8 @@ from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.secagg_messages import keys_of, read_stage
 from fedmc.federation.server import approval
-from fedmc.federation.server.running import RunFolder, conduct
+from fedmc.federation.server.run_folder import RunFolder
+from fedmc.federation.server.running import conduct
 from fedmc.federation.setup import policy as policies
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.setup.policy import DEFAULT, Policy

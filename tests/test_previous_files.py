@@ -108,7 +108,7 @@ def test_a_comparison_is_reported_and_goes_on(copied, tmp_path, monkeypatch):
 def test_a_federations_run_folder_opens(kind, expected, copied):
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
     from fedmc.federation.server import checkpoint
-    from fedmc.federation.server.running import RunFolder
+    from fedmc.federation.server.run_folder import RunFolder
 
     folder = RunFolder(copied("federations") / kind)
     plan = folder.plan()

@@ -19,7 +19,8 @@ pytest.importorskip("cryptography", reason="needs the extra `flower`")
 from fedmc.errors import FedmcError, TooFewError
 from fedmc.federation.envelope import open_
 from fedmc.federation.protocol import OLDEST_SECURE, PROTOCOL, Served
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.training.rounds import rounds
 from tests.world import (
     CATALOGUE,

@@ -143,11 +143,11 @@ def test_in_a_federation(kind, tmp_path):
 
 def folders(root, configure, table_of, names):
     from fedmc.data.catalogue import Catalogue
-    from fedmc.federation.setup import layout
+    from fedmc.federation.setup import founding
 
     Catalogue.of(np.arange(15)).save(root / "catalogue.json")
-    address = layout.Address("localhost")
-    layout.init(root / "made", names, address, items=root / "catalogue.json", accept=["plain", "secagg"])
+    address = founding.Address("localhost")
+    founding.init(root / "made", names, address, items=root / "catalogue.json", accept=["plain", "secagg"])
     for k, name in enumerate(names):
         table = table_of(k, "user,item,rating", lambda user, step: f",{1 + (user + 3 * step) % 5}")
         configure(root / "made" / name, 'test = "leave:1"\n', table)

@@ -412,12 +412,12 @@ def test_outcomes_of_other_times_are_not_reused(parts):
 def test_a_federation_ends_with_the_users_of_the_simulation(tmp_path):
     pytest.importorskip("cryptography", reason="needs the extra `flower`")
     from fedmc.data.catalogue import Catalogue
-    from fedmc.federation.setup import layout
+    from fedmc.federation.setup import founding, layout
     from tests import test_federation_events as world
 
     Catalogue.of(np.arange(world.ITEMS)).save(tmp_path / "catalogue.json")
     made = tmp_path / "made"
-    layout.init(made, world.NAMES, layout.Address("localhost"), items=tmp_path / "catalogue.json", accept=["plain"])
+    founding.init(made, world.NAMES, founding.Address("localhost"), items=tmp_path / "catalogue.json", accept=["plain"])
     for k, name in enumerate(world.NAMES):
         rows = world.table_of(k, "user,item,timestamp", lambda user, step: f",{(user * 7 + step * 5) % 11}")
         off = "recency = false\n" if k == 1 else ""

@@ -7,7 +7,8 @@ import pytest
 from fedmc.cli.federation_progress import print_rounds, round_line
 from fedmc.errors import Diverged
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.running import RunFolder, RunPlan, conduct
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import conduct
 from fedmc.training import rounds
 from tests.world import CATALOGUE, ITEMS, KINDS, NODES, RUN, SIGNER, World, local, name_of, request_of
 

@@ -16,8 +16,8 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import federation_train
-from fedmc.federation.server.running import RunFolder, RunPlan
-from fedmc.federation.setup import layout
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.setup import founding, layout
 from fedmc.federation.setup.schedule import SERVICE, TIMER, check, escaped
 from tests.command import fedmc
 
@@ -29,7 +29,7 @@ NAMES = ("north", "south", "east")
 def server(tmp_path):
     """A server's folder in a place whose name has what systemd and shells take apart."""
     made = tmp_path / "a fed 100% $HOME"
-    layout.init(made, NAMES, layout.Address("127.0.0.1"))
+    founding.init(made, NAMES, founding.Address("127.0.0.1"))
     return layout.load_server(made / "server")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +11,8 @@ import click
 
 from fedmc import __version__
 from fedmc.cli.lazy import Entry, LazyGroup
-from fedmc.errors import LAYOUT, FedmcError, printable
+from fedmc.cli.logs import notice
+from fedmc.errors import FedmcError
 
 CATALOGUE = {
     "make": Entry("fedmc.cli.catalogue:make", "Write a catalogue of the items of a source."),
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(arguments, prog_name="fedmc")
     except (FedmcError, OSError, MemoryError) as error:
-        sys.stderr.write(f"error: {printable(str(error) or 'out of memory', LAYOUT)}\n")
+        notice(f"error: {str(error) or 'out of memory'}", logging.ERROR)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")

@@ -33,8 +33,8 @@ from fedmc.errors import FedmcError, require
 from fedmc.federation.flower.superlink import free_port
 from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.server import checkpoint
-from fedmc.federation.server.running import RunPlan
-from fedmc.federation.setup import layout
+from fedmc.federation.server.run_folder import RunPlan
+from fedmc.federation.setup import founding, layout
 from fedmc.privacy.secagg.rules import cohort_for
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds as training_rounds
@@ -98,7 +98,7 @@ def set_up(
 ) -> None:
     """Write a table of ratings for each organisation, a common catalogue, and the folders of a federation."""
     ratings = datasets.demo() if source is None else source
-    layout.init(folder, names, layout.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
+    founding.init(folder, names, founding.Address("127.0.0.1", free_port(), "127.0.0.1", free_port()), accept=accept)
     for name in ("server", *names):
         Catalogue.of(ratings.items).save(folder / name / "catalogue.json")
     owner = assign_users(len(ratings.users), len(names), 0)

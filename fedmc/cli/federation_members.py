@@ -16,7 +16,7 @@ from fedmc.errors import FedmcError, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import withdrawing
 from fedmc.federation.server import taking_out
-from fedmc.federation.server.running import RunFolder
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.setup import joining, members
 from fedmc.federation.setup.joining import Federation
 from fedmc.federation.setup.layout import ServerConfig, load_server

@@ -17,7 +17,7 @@ from fedmc.cli.echo import echo
 from fedmc.cli.runs import to_json
 from fedmc.errors import FedmcError, require
 from fedmc.federation.server.round_words import in_words
-from fedmc.federation.server.running import RunFolder
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.setup.layout import ServerConfig
 from fedmc.problem.quality import PARTS, quality
 

@@ -9,7 +9,7 @@ import typer
 
 from fedmc.cli.announcing import tell_if_running
 from fedmc.errors import require
-from fedmc.federation.setup import joining, keys, layout, request_key
+from fedmc.federation.setup import founding, joining, keys, layout, request_key
 
 Option = typer.Option
 MISSING_CATALOGUE = (
@@ -39,8 +39,8 @@ def init(
     ] = None,
 ) -> None:
     """Create certificates, node keys and configurations: a folder for the server and one for each organisation."""
-    layout.init(
-        folder, organisations.split(","), layout.Address(host, port, bind, control_port), days=days, items=catalogue,
+    founding.init(
+        folder, organisations.split(","), founding.Address(host, port, bind, control_port), days=days, items=catalogue,
         accept=None if accept is None else [one.strip() for one in accept.split(",")],
     )  # fmt: skip
     typer.echo(f"{folder / 'server'}: for the server's machine; run `fedmc server start` there")
@@ -75,5 +75,5 @@ def renew(
         typer.echo(f"version {listed.version} of the list of members has the new keys; the node takes them into use")
         tell_if_running(federation.server, listed)
         return
-    layout.write_certificate(server, keys.load_authority(authority), [layout.load_server(server).host], days)
+    founding.write_certificate(server, keys.load_authority(authority), [layout.load_server(server).host], days)
     typer.echo(f"{server / 'server.pem'} is valid for {days} days; a server that runs here takes it in at once")

@@ -13,7 +13,9 @@ from fedmc.cli.federation_progress import RunName, Server, describe, find_run, r
 from fedmc.cli.runs import to_json
 from fedmc.errors import require
 from fedmc.federation.flower import superlink
-from fedmc.federation.setup.layout import load_server
+from fedmc.federation.pages.snapshot import Organisation, ServerLook
+from fedmc.federation.setup.layout import ServerConfig, load_server
+from fedmc.privacy.secagg.rules import exceptions
 
 STOP_SECONDS = 60
 
@@ -31,24 +33,39 @@ def stop(server: Server = Path(), run: RunName = None) -> None:
     typer.echo(f"run {folder.path.name}: {result}")
 
 
+def _organisations(config: ServerConfig) -> list[Organisation]:
+    """The organisations as the operator's page shows them; of a server that is down, nothing is known."""
+    try:
+        presence = superlink.presence(config)
+    except superlink.LinkError as error:
+        echo(f"server: {error}")
+        return [Organisation(name, "unknown", None, None, "") for name in config.organisations]
+    typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
+    return ServerLook(config, presence)().organisations
+
+
+def _line(one: Organisation) -> str:
+    times = (("last heard", one.heard), ("asked", one.since))
+    told = [f"{what} {max(0, round(time.time() - at))} s ago" for what, at in times if at is not None]
+    told += [one.note] if one.note else []
+    return f"{one.name:20} {one.state:10} {', '.join(told)}".rstrip()
+
+
 def status(server: Server = Path(), run: RunName = None, as_json: options.AsJson = False) -> None:
     """Show whether the server is up, which nodes are online, and the state of the last run."""
     config = load_server(server)
-    try:
-        online = superlink.online(config)
-        typer.echo(f"server: up, nodes connect to {config.host}:{config.port}")
-    except superlink.LinkError as error:
-        online = {}
-        echo(f"server: {error}")
-    for name in config.organisations:
-        typer.echo(f"{name:20} {online.get(name, 'unknown')}")
-    result: dict[str, object] = {"online": online}
+    found = _organisations(config)
+    for one in found:
+        typer.echo(_line(one))
+    result: dict[str, object] = {"nodes": {one.name: {"state": one.state, "heard": one.heard} for one in found}}
     if run_paths(config):
         folder = find_run(config, run)
-        found = folder.status()
-        result |= {"run": folder.path.name} | found
-        echo(f"run {folder.path.name}: {describe(found)}")
-        for one in found.get("absent", [])[-5:]:
+        run_status = folder.status()
+        result |= {"run": folder.path.name} | run_status
+        echo(f"run {folder.path.name}: {describe(run_status)}")
+        if run_status.get("visible"):
+            echo(f"  its promise holds {exceptions(run_status['visible'])}")
+        for one in run_status.get("absent", [])[-5:]:
             echo(f"  round {one['round']}: {one['organisation']} was left out: {one['why']}")
     if as_json:
         typer.echo(to_json(result))

@@ -21,7 +21,7 @@ from fedmc.cli.tracking import Tracking, check, tracked
 from fedmc.errors import reason, require
 from fedmc.federation.flower import superlink
 from fedmc.federation.node import limits
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from fedmc.federation.server.warm import check_previous, keep
 from fedmc.federation.setup import members, request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
@@ -188,20 +188,18 @@ def create_run(config: ServerConfig, settings: Settings, order: Order) -> RunFol
     before = None if order.start_from is None else order.start_from.path
     if before is not None:
         check_previous(before, catalogue, settings)
-    names, masked = list(config.organisations), is_masked(settings.privacy.mode)
+    names, listed = list(config.organisations), members.load(config.folder)
+    public = tuple(listed.identities) if is_masked(settings.privacy.mode) else ()  # mode: others need no identities
     new = [one for one in names if one not in nodes]
     require(not new, lambda: f"{new[0]} is not registered yet: wait a few seconds, or start the server")
-    listed = members.load(config.folder) if masked else None  # mode: only secure aggregation needs identities
     folder.write_plan(
         RunPlan(
             f"{name}-{secrets.token_hex(4)}", settings, names, [nodes[one] for one in names], catalogue.hash,
-            len(catalogue), order.rounds, order.measure_every, order.patience, quorum,
-            () if listed is None else tuple(listed.identities), config.oldest_protocol,
-            "" if before is None else before.name, "" if listed is None else listed.hash,
+            len(catalogue), order.rounds, order.measure_every, order.patience, quorum, public, config.oldest_protocol,
+            "" if before is None else before.name, listed.hash,
         )
     )  # fmt: skip
-    if listed is not None:
-        members.save(folder.path, listed)
+    members.save(folder.path, listed)
     keep(folder.path, catalogue, before)
     for words in filter(None, (settings.privacy.claim(), settings.privacy.promise(len(names)))):
         typer.echo(words, err=True)

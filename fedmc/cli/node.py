@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from fedmc.cli.echo import echo
+from fedmc.cli.logs import notice
 from fedmc.cli.node_ledger import print_budget
 from fedmc.cli.times import utc
 from fedmc.data.partition import Shard
 from fedmc.federation.node import consents, withdrawing
 from fedmc.federation.node.organisation import REFRESH, Opened, open_folder, read_now
+from fedmc.federation.node.overview import policy_in_words
 from fedmc.federation.node.store import Store
 from fedmc.federation.setup import members, request_key, tls_check
 from fedmc.federation.setup.layout import NodeConfig, load_node
-from fedmc.training.aggregation import is_masked
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 Reread = Annotated[
@@ -69,16 +70,15 @@ def open_ratings(config: NodeConfig, reread: bool) -> Opened:
     """Open the organisation's folder and print a summary of its ratings on stderr."""
     opened = open_folder(config, reread)
     if opened.report is not None:
-        echo(f"dropped: {opened.report}", err=True)
+        notice(f"dropped: {opened.report}")
     for note in opened.notes:
-        echo(note, err=True)
+        notice(note)
     shard, catalogue = opened.prepared.shards[0], opened.prepared.catalogue
     test = 0 if shard.test is None else shard.test.nnz
     what = "events" if config.of_events else "ratings"
-    typer.echo(
+    notice(
         f"{config.organisation}: {shard.by_user.nnz:,} {what} of {len(shard.users):,} users and {len(shard.rated):,} "
-        f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}",
-        err=True,
+        f"of {len(catalogue):,} items ({test:,} more for testing){_side_of(shard)}; catalogue {catalogue.hash[:12]}"
     )
     return opened
 
@@ -98,12 +98,3 @@ def membership_in_words(config: NodeConfig) -> list[str]:
     if withdrawing.stated(config.folder) is not None:
         lines.append("leaves the federation: takes part in nothing new (leave.json)")
     return lines
-
-
-def policy_in_words(config: NodeConfig) -> list[str]:
-    """What the organisation accepts."""
-    cohort = ""
-    if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
-        cohort = f", over at least {config.min_cohort} organisations"
-    first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
-    return [first, *(f"  {line}" for line in config.policy.in_words())]

@@ -20,7 +20,8 @@ def list_models(folder: Folder = Path(), as_json: options.AsJson = False) -> Non
     """List the models of the organisation's runs, the newest first, and which is in use."""
     known = models.versions(load_node(folder))
     for one in known:
-        echo(f"{one.run}   {utc(one.written)}   {one.megabytes:.1f} MB{'   in use' if one.in_use else ''}")
+        rmse = "" if one.rmse is None else f"   held-out RMSE {one.rmse:.4f}"
+        echo(f"{one.run}   {utc(one.written)}   {one.megabytes:.1f} MB{rmse}{'   in use' if one.in_use else ''}")
     if not known:
         typer.echo("no models yet: they are written at the end of a run")
     if as_json:

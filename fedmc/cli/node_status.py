@@ -8,11 +8,11 @@ import typer
 
 from fedmc import __version__
 from fedmc.cli import options
-from fedmc.cli.node import Folder, policy_in_words
+from fedmc.cli.node import Folder
 from fedmc.cli.runs import to_json
 from fedmc.cli.times import utc
 from fedmc.federation.node.journal import Refusal
-from fedmc.federation.node.overview import LISTED, Overview, RunAtNode, look
+from fedmc.federation.node.overview import LISTED, Overview, RunAtNode, look, policy_in_words
 from fedmc.federation.setup.layout import load_node
 
 

@@ -54,4 +54,4 @@ def _kind(folder: Path) -> str:
         config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "run"
-    return "server" if "organisations" in config else "node"
+    return "node" if "organisation" in config else "server"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmc.cli.logs import notice
 from fedmc.errors import require
 from fedmc.federation.setup import request_key
 from fedmc.federation.setup.layout import ServerConfig, load_server
@@ -47,9 +48,8 @@ def trust(
 def print_handover(config: ServerConfig) -> None:
     """Print what each organisation needs after a key was made."""
     names, public = ", ".join(config.organisations), config.path(request_key.PUBLIC)
-    typer.echo(
+    notice(
         f"{config.path(request_key.KEY)} is new: it signs the server's requests. Hand {public} to {names}; each pins "
         f"it with `fedmc node trust FOLDER {request_key.PUBLIC}` (with --replace, if it had another). Until then its "
-        "node refuses to take part",
-        err=True,
+        "node refuses to take part"
     )

@@ -21,7 +21,7 @@ from fedmc.data.prepared_events import AUTO, SCALE, events_in_words
 from fedmc.data.ratings import Ratings
 from fedmc.data.recognition import check_explicit
 from fedmc.data.side import Side, Sources
-from fedmc.data.splits import NewUsers
+from fedmc.data.splits import NewUsers, Pairs
 from fedmc.errors import require
 from fedmc.types import Array
 
@@ -48,6 +48,7 @@ class Plan(NamedTuple):
     events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
     confidence_scale: str | None = None  # of events: how amounts become confidences; AUTO; None: they stay amounts
     reason: str = ""  # of events: what they were recognised by, in words
+    before: Path | None = None  # shards of one client, made before: a random split leaves their pairs where they were
 
     @property
     def recency(self) -> bool:
@@ -121,7 +122,7 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
     new = _new_users(plan, ratings)
     ratings, test_split = (ratings, plan.test_split) if new is None else (new.train, None)
     owner = partitions.parse(plan.partition, ratings, plan.clients, plan.seed)
-    train, test = splits.parse(test_split, ratings, plan.seed) if test_split else (ratings, None)
+    train, test = _divided(plan, test_split, ratings) if test_split else (ratings, None)
     validation = None
     if plan.validation_split:
         train, validation = splits.parse(plan.validation_split, train, plan.seed + 1)
@@ -135,6 +136,19 @@ def read_parts(plan: Plan, ratings: Ratings | None = None) -> Parts:
     if plan.events is not None and not plan.recency:  # splits may have needed them
         train, new = train.without_times(), None if new is None else new.without_times()
     return Parts(train, test, validation, owner, report, more, plan.events, scale, new)
+
+
+def _divided(plan: Plan, test_split: str, ratings: Ratings) -> tuple[Ratings, Ratings]:
+    """Training and test ratings; by a random split, those of before stay what they were."""
+    found = splits.parse(test_split, ratings, plan.seed)
+    if plan.before is None or not splits.is_random(test_split):
+        return found
+    known = open_prepared(plan.before)
+    shard = known.shards[0]
+    if shard.test is None:
+        return found
+    parts = (matrix.tocoo().coords for matrix in (shard.by_user, shard.test))
+    return splits.as_before(found, ratings, *(Pairs(known.ids[0][u], known.catalogue.items[i]) for u, i in parts))
 
 
 def _new_users(plan: Plan, ratings: Ratings) -> NewUsers | None:

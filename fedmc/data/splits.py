@@ -14,11 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.data.ids import places
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
 
 HIDDEN = 0.2  # the share of a new user's items that is to be found, as in Liang et al. (2018)
+
+
+class Pairs(NamedTuple):
+    """Ids of users and items, pair by pair."""
+
+    users: Array
+    items: Array
 
 
 class NewUsers(NamedTuple):
@@ -160,6 +168,36 @@ def parse(words: str, ratings: Ratings, seed: int) -> tuple[Ratings, Ratings]:
     )
     require(name == "date", f"unknown split {words!r}: choose {known}")
     return since(ratings, value)
+
+
+def is_random(words: str | None) -> bool:
+    """Whether a split draws its ratings at random, so that further ratings change the whole draw."""
+    return (words or "").partition(":")[0] in ("random", "leave", "share")
+
+
+def as_before(
+    divided: tuple[Ratings, Ratings], ratings: Ratings, rest: Pairs, held_out: Pairs
+) -> tuple[Ratings, Ratings]:
+    """A split of these ratings in which the pairs that were divided before stay where they were.
+
+    A model that was trained on the rest of before is then never tested on what it was trained on.
+    """
+    _, drawn = divided
+    mine = _keys(ratings, ratings.rows(), ratings.matrix.indices)
+    there = np.isin(mine, _keys(ratings, drawn.rows(), drawn.matrix.indices))
+    before, tested = (np.isin(mine, _keys_of(ratings, pairs)) for pairs in (rest, held_out))
+    return _divide(ratings, (there & ~before) | tested)
+
+
+def _keys(ratings: Ratings, rows: Array, columns: Array) -> Array:
+    return rows.astype(np.int64) * len(ratings.items) + columns
+
+
+def _keys_of(ratings: Ratings, pairs: Pairs) -> Array:
+    """The keys of those pairs whose users and items are in this table."""
+    users, items = places(ratings.users, pairs.users), places(ratings.items, pairs.items)
+    known = (users >= 0) & (items >= 0)
+    return _keys(ratings, users[known], items[known])
 
 
 def check_held_out(words: str, count: int, held_out: int) -> None:

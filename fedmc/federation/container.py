@@ -71,6 +71,18 @@ def read(content: bytes, places: Sequence[str]) -> tuple[Arrays, Header]:
         raise DataError(f"not a message of this protocol: {reason(error)}") from None
 
 
+def read_header(content: bytes, places: Sequence[str]) -> Header:
+    """Only the header; the arrays are not looked at."""
+    try:
+        with ZipFile(io.BytesIO(content)) as archive:
+            known = archive.namelist()
+            place = next((one for one in places if one + NPY in known), "")
+            require(place != "", "it has no header", DataError)
+            return _header(_stored(memoryview(content), archive.getinfo(place + NPY)))
+    except Exception as error:  # strange bytes can raise anything
+        raise DataError(f"not a message of this protocol: {reason(error)}") from None
+
+
 def read_array(content: bytes | memoryview) -> Array:
     """An array from the bytes of an .npy file; DataError if they are none."""
     try:

@@ -271,6 +271,11 @@ def to_bytes(arrays: Mapping[str, Array], header: Header) -> bytes:
     return container.write(arrays, header, HEADER)
 
 
+def read_header(content: bytes) -> Header:
+    """The header of a message, without its arrays; DataError for anything else."""
+    return container.read_header(content, (HEADER, EARLIER_HEADER))
+
+
 def from_bytes(content: bytes) -> tuple[Arrays, Header]:
     """Inverse of `to_bytes`; DataError for anything else, whatever the bytes."""
     return container.read(content, (HEADER, EARLIER_HEADER))

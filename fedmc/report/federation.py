@@ -13,7 +13,7 @@ from fedmc.data.files import write_whole
 from fedmc.errors import InputError
 from fedmc.federation.pages import clean
 from fedmc.federation.pages.history import MEASURES
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from fedmc.report import claims, html
 from fedmc.report.figures import inline_svg, plot
 
@@ -55,10 +55,11 @@ def write_report(path: Path) -> Path:
     found = _read(RunFolder(path))
     curves = [one for kind in MEASURES if (one := _curve(found, kind)) is not None]
     plan, privacy = found.plan, found.plan.settings.privacy
+    known = tuple(plan.organisations)
     body = [
         html.summary(describe(found, curves)),
         html.section("What ran", html.pairs(_facts(found))),
-        claims.section(privacy, len(plan.organisations), found.spent),
+        claims.section(privacy, len(plan.organisations), found.spent, clean.names(found.status.get("visible"), known)),
         html.section("Curves", html.drawing(_drawings(found, curves), "By round")),
         html.section("Rounds", _table(found)),
         _left_out(found),

@@ -61,7 +61,7 @@ def measure(config: NodeConfig, prepared: Prepared, version: Version, before: Ve
     held_out = HeldOut(prepared.ids[0], prepared.catalogue.items, shard.test)
     model = _load(config, version)
     older = None if before is None else _load(config, before)
-    users, items, ratings = models.comparable(older or model, model, held_out)
+    users, items, ratings = models.comparable((model,) if older is None else (older, model), held_out)
     if not len(ratings):
         return None
     measured = _rmse if prepared.events is None else _ndcg

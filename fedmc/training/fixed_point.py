@@ -119,12 +119,15 @@ def split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(whole, np.split(change, ends), strict=True))
 
 
-def taken_out(state: FixedPointState, schema: Schema, leaves: bool) -> tuple[FixedPointState, Array]:
+def taken_out(state: State | None, schema: Schema, leaves: bool) -> tuple[State, Array]:
     """A client's reply in a round that takes whole contributions out of the sum, and its state afterwards.
 
-    A client that leaves sends minus its own contribution, all others send zeros. Its state then holds none.
+    A client that leaves sends minus its own contribution, all others send zeros. Its state then holds none. DataError:
+    it has none in whole steps.
     """
     ends = np.cumsum([part.size for part in schema.values() if part.cumulative])
+    if not isinstance(state, FixedPointState):
+        raise DataError("no contribution in whole steps is kept")
     require(bool(len(ends)) and ends[-1] == len(state.whole), "the state holds another contribution", DataError)
     words = {name: np.zeros(part.size, np.int64) for name, part in schema.items()}
     if leaves:
@@ -132,7 +135,7 @@ def taken_out(state: FixedPointState, schema: Schema, leaves: bool) -> tuple[Fix
         words |= {name: next(pieces) for name, part in schema.items() if part.cumulative}
         words["joined"] = np.array([-1 << NUMBER_BITS])
         state = state._replace(whole=NOTHING)
-    return state, np.concatenate(list(words.values()))
+    return cast(State, state), np.concatenate(list(words.values()))
 
 
 def integers(

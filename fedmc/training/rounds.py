@@ -106,9 +106,6 @@ def rounds(
     If the `last` round is known, an engine may let measurements ride along: those of a round come with the updates of
     the next one, which is then asked for before the round is yielded.
     """
-    require(not settings.needs_tuning, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does that")
-    require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
-    check_run(settings, engine.clients, last, full)
     plan = _Plan(engine, settings, measure_every, last, full, previous)
     checkpoint, opening = _opening(plan, on_checkpoint) if checkpoint is None else (checkpoint, None)
     number, broadcast, server, start = checkpoint
@@ -149,6 +146,9 @@ class _Plan:
         self, engine: Engine, settings: Settings, measure_every: int, last: int | None, full: bool,
         previous: Previous | None,
     ) -> None:  # fmt: skip
+        require(not settings.needs_tuning, "penalty_users='auto' is still to be chosen: `fedmc.training.train` does it")
+        require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+        check_run(settings, engine.clients, last, full)
         self.engine, self.measure_every, self.last, self.full = engine, measure_every, last, full
         self.previous = previous
         self.certificate = Certificate(settings, engine.clients)

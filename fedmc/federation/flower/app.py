@@ -12,9 +12,11 @@ from fedmc.federation.flower.notices import Notices
 from fedmc.federation.flower.post import FlowerPost
 from fedmc.federation.flower.transport import FlowerTransport, OnLook
 from fedmc.federation.server import announcing, taking_out
-from fedmc.federation.server.running import RunFolder, conduct
+from fedmc.federation.server.run_folder import RunFolder
+from fedmc.federation.server.running import conduct
 from fedmc.federation.server.signing import Counter, Signer
 from fedmc.federation.setup import request_key
+from fedmc.federation.setup.layout import load_server
 
 app = ServerApp()
 
@@ -33,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         announcing.announce(path, plan, _transport(grid, plan.nodes, plan.patience), signer)
         return
     folder = RunFolder(path)
-    folder.log_to_file()
+    folder.log_to_file(load_server(server).log_format)
     run = folder.plan()
     transport = _transport(grid, run.nodes, run.patience, folder.on_look)
     if taking_out.asked(path):

@@ -53,6 +53,7 @@ def serve(
     again: float = 3.0,
     going_on: Callable[[], bool] = lambda: True,
     on_online: Callable[[], None] = lambda: None,
+    on_offline: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer messages while `going_on` returns True, also across restarts of the server.
 
@@ -71,6 +72,7 @@ def serve(
                 said, admitted = "", True
                 _answer_all(answer, fleet, beats, hold, going_on)
         except (NotYetError, NotAdmittedError, tls_check.UnreachableError, httpx.HTTPError) as error:
+            on_offline()
             refused = isinstance(error, NotAdmittedError)
             turn += refused
             if refused and turn % len(known):

@@ -4,8 +4,9 @@ The ServerApp says for which nodes it has pushed messages. The gateway says whic
 back, and which speak fedmc's short form of messages (`records.py`). Notices are hints: who misses one still finds
 everything, a few seconds later. Each is a line of JSON.
 
-    to the gateway      {"messages": {NODE: COUNT}, "calls": COUNT}      {"counts": true}
-    to the ServerApp    {"replied": NODE}  {"activated": NODE}  {"short": [NODE, ...]}  {"counts": {CALL: COUNT}}
+    to the gateway      {"messages": {NODE: COUNT}, "calls": COUNT}      {"counts": true}  {"presence": true}
+    to the ServerApp    {"replied": NODE}  {"activated": NODE}  {"short": [NODE, ...]}
+    to who asked        {"counts": {CALL: COUNT}}  {"presence": {...}}, for benchmarks and `fedmc federation status`
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from fedmc.federation.presence import Presence, from_json
 
 ADDRESS = "gateway.address"  # the file, in Flower's home, that says where the socket is
 HOME = "FLWR_HOME"
@@ -121,13 +124,22 @@ class Notices:
 
 def ask_counts(home: Path) -> dict[str, int]:
     """How many calls of each kind the SuperLink had since the gateway's start, as far as it knows; for benchmarks."""
+    return dict(_ask(home, "counts"))
+
+
+def ask_presence(home: Path) -> Presence:
+    """Whose nodes are there; an OSError, if the gateway is not."""
+    return from_json(_ask(home, "presence"))
+
+
+def _ask(home: Path, what: str) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
         there.settimeout(10)
         there.connect((home / ADDRESS).read_text(encoding="utf-8"))
-        there.sendall(encode({"counts": True}))
+        there.sendall(encode({what: True}))
         with there.makefile("rb") as lines:
             for line in lines:
                 said = json.loads(line)
-                if "counts" in said:
-                    return dict(said["counts"])
+                if what in said:
+                    return dict(said[what])
     raise ConnectionError("the gateway hung up")

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmc.data.files import write_whole
-from fedmc.errors import DataError, FedmcError, InputError
+from fedmc.errors import DataError, FedmcError, InputError, reason
+from fedmc.federation.flower import notices
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
 
 NAME = "fedmc"  # of the connection in Flower's config.toml
@@ -186,11 +188,13 @@ def registered(config: ServerConfig) -> dict[str, int]:
         raise LinkError(f"{path} is not there: `fedmc server start {config.folder}` writes it") from None
 
 
-def online(config: ServerConfig) -> dict[str, str]:
-    """Flower's status of each organisation's node: online, offline, registered."""
+def presence(config: ServerConfig) -> Presence:
+    """Whose nodes are there, from the gateway of the running server; LinkError if there is none."""
     control_port(config)
-    states = {str(node["node-id"]): str(node["status"]) for node in flwr(config, "supernode", "list", NAME)["nodes"]}
-    return {name: states.get(str(node), "unknown") for name, node in registered(config).items()}
+    try:
+        return notices.ask_presence(_home(config))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LinkError(f"the gateway of {config.folder} does not answer: {reason(error)}") from None
 
 
 def answers(host: str, port: int) -> bool:

@@ -6,8 +6,10 @@ the newest and the one in use. `model-in-use` names the run of the latter.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from fedmc.types import Array
 
 log = logging.getLogger("fedmc.node")
 FOLDER, LAST, IN_USE = "models", "model.npz", "model-in-use"
+MEASURED = "measured.json"  # the RMSE of each model on the organisation's held-out ratings
 MEGABYTE = 10**6
 ENOUGH = 30  # held-out ratings that two models are compared on, at least
 CHANCE = 2.0  # standard errors of the difference that chance may explain
@@ -43,6 +46,7 @@ class Version(NamedTuple):
     written: float  # seconds since 1970
     megabytes: float
     in_use: bool
+    rmse: float | None = None  # on the organisation's held-out ratings, if they are enough
 
 
 def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = None) -> bool:
@@ -62,6 +66,8 @@ def keep(config: NodeConfig, run: str, model: Model, held_out: HeldOut | None = 
         cure = f"`fedmc node rollback FOLDER --to {run}` takes it"
         log.warning("the model of run %s is not taken into use: %s; %s", run, why, cure)
     prune(folder, newest, config.keep_models, config.keep_megabytes * MEGABYTE)
+    if held_out is not None:
+        _note_rmse(folder, run, _rmse(model, held_out))
     return why is None
 
 
@@ -73,9 +79,12 @@ def save(model: Model, path: Path) -> None:
 
 def versions(config: NodeConfig) -> list[Version]:
     """The models that are kept, the newest first."""
-    used = _in_use(config.folder)
+    used, measured = _in_use(config.folder), _measured(config.path(FOLDER))
     found = [(path, path.stat()) for path in config.path(FOLDER).glob("*.npz")]
-    known = [Version(path.stem, one.st_mtime, one.st_size / MEGABYTE, path.stem == used) for path, one in found]
+    known = [
+        Version(path.stem, one.st_mtime, one.st_size / MEGABYTE, path.stem == used, measured.get(path.stem))
+        for path, one in found
+    ]
     return sorted(known, key=lambda version: version.written, reverse=True)
 
 
@@ -107,7 +116,7 @@ def _worse(config: NodeConfig, model: Model, held_out: HeldOut) -> str | None:
         used = load(config.path(LAST))
     except FedmcError:  # there is none yet, or it is damaged
         return None
-    users, items, ratings = comparable(used, model, held_out)
+    users, items, ratings = comparable((used, model), held_out)
     if len(ratings) < ENOUGH:
         return None
     new, old = (np.square(one.predict(users, items) - ratings) for one in (model, used))
@@ -118,12 +127,35 @@ def _worse(config: NodeConfig, model: Model, held_out: HeldOut) -> str | None:
     return f"{errors} of the model in use, on {len(ratings):,} held-out ratings, more than chance explains"
 
 
-def comparable(used: Model, model: Model, held_out: HeldOut) -> tuple[Array, Array, Array]:
-    """Users, items and ratings of the held-out pairs that both models know, and that neither was trained on."""
+def _rmse(model: Model, held_out: HeldOut) -> float | None:
+    """On the held-out ratings; None if they are few."""
+    users, items, ratings = comparable((model,), held_out)
+    if len(ratings) < ENOUGH:
+        return None
+    return float(np.sqrt(np.mean(np.square(model.predict(users, items) - ratings))))
+
+
+def _note_rmse(folder: Path, run: str, rmse: float | None) -> None:
+    """Keep it beside the models, and forget those of models that are no longer there."""
+    known = _measured(folder) | {run: rmse}
+    there = {name: value for name, value in known.items() if value is not None and (folder / f"{name}.npz").is_file()}
+    write_whole(folder / MEASURED, json.dumps(there).encode())
+
+
+def _measured(folder: Path) -> dict[str, float | None]:
+    try:
+        found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
+        return {str(run): float(value) for run, value in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def comparable(known: Sequence[Model], held_out: HeldOut) -> tuple[Array, Array, Array]:
+    """Users, items and ratings of the held-out pairs that all models know, and that none was trained on."""
     table = held_out.ratings.tocoo()
     rows, columns = table.coords
     users, items, fair = held_out.users[rows], held_out.items[columns], np.ones(len(rows), bool)
-    for one in (used, model):
+    for one in known:
         fair &= np.isin(users, one.users) & np.isin(items, one.items)
         fair[fair] &= ~_seen(one, users[fair], items[fair])
     return users[fair], items[fair], table.data[fair].astype(np.float64)

@@ -30,7 +30,8 @@ from fedmc.federation.envelope import Opened
 from fedmc.federation.news import News
 from fedmc.federation.node import withdrawing
 from fedmc.federation.node.checks import Terms, check, check_not_ended, ends_quietly
-from fedmc.federation.node.final import bind, check_known
+from fedmc.federation.node.entries import Entries
+from fedmc.federation.node.final import bind
 from fedmc.federation.node.guard import Guard
 from fedmc.federation.node.memberships import Memberships
 from fedmc.federation.node.reading import read, refusal
@@ -39,7 +40,7 @@ from fedmc.federation.node.releases import Work, in_whole_steps, released
 from fedmc.federation.node.replays import Replays
 from fedmc.federation.node.replies import about, reply_to
 from fedmc.federation.node.secagg_member import Input, SecAggMember, check_base, measures_first, origins_of
-from fedmc.federation.node.store import Ended, Entry, Kind, Store, StoreError, TooLargeError
+from fedmc.federation.node.store import Ended, Entry, Store, StoreError, TooLargeError
 from fedmc.federation.node.trust import NOBODY, Trust
 from fedmc.federation.node.turns import Turns
 from fedmc.federation.secagg_messages import Stage, encode_stage, is_kept
@@ -55,8 +56,8 @@ from fedmc.types import Array
 class Node:
     """`ratings` is the hash of the shard's content, `policy` what the organisation agreed to.
 
-    `on_finish` gets the last V, and this node's users fitted to it; `on_news` what the server tells besides requests. A
-    ledger that does not fit the store is refused.
+    `on_finish` gets the last V, and this node's users fitted to it. A ledger that does not fit the store is refused.
+    `on_news`, which may be set, is told what the server says besides requests.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Node:
         trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
-        on_news: Callable[[News], None] = lambda news: None,
     ) -> None:
-        self.shard, self.store, self.on_finish, self.ledger, self.on_news = shard, store, on_finish, ledger, on_news
+        self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
+        self.on_news: Callable[[News], None] = lambda news: None
         self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
-        self.turns = Turns(store)
+        self.turns, self.entries = Turns(store), Entries(store)
         memberships = Memberships(store, trust.identity, trust.own)
         self.terms = Terms(shard, catalogue, ratings, policy, memberships, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
@@ -138,15 +139,15 @@ class Node:
     def _answer_directly(self, request: Request) -> bytes:
         broadcast = request.broadcast
         stateful = broadcast.task in STATEFUL_TASKS
-        pending = self._entry(request, "pending")
+        pending = self.entries.entry(request, "pending")
         if stateful and pending.round == broadcast.round and pending.key == request.key:
             assert pending.reply is not None
             return pending.reply
-        if not self._stale(request, pending) and self._last[0] == (request.key, request.counted):
+        if not self.entries.is_stale(request, pending) and self._last[0] == (request.key, request.counted):
             return self._last[1]
         if broadcast.task == "finish":
-            return self._finish(request, self._counted(request, pending))
-        before = self._committed(request, pending).state
+            return self._finish(request, self.entries.counted(request, pending))
+        before = self.entries.committed(request, pending).state
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
             state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
@@ -202,7 +203,7 @@ class Node:
         """The masked reply. What is counted is decided by certificates."""
 
         def settle(counted: bool) -> None:
-            pending = self._entry(request, "pending")
+            pending = self.entries.entry(request, "pending")
             if pending.state is not None and counted:
                 self.store.promote(request.run)
             elif pending.state is not None:
@@ -218,7 +219,7 @@ class Node:
         if self.store.ended(request.run) is not None:
             return nothing
         try:
-            known = self._entry(request, "committed").state
+            known = self.entries.entry(request, "committed").state
             return Input(self._fixed_point_reply(request, base), False, measures_first(request.broadcast, known))
         except (RefusedError, StoreError):
             raise
@@ -229,7 +230,7 @@ class Node:
     def _fixed_point_reply(self, request: Request, base: int) -> Array:
         """The reply as integers; a repeated session of the same request gets the same ones."""
         kept = is_kept(request)
-        pending, before = self._entry(request, "pending"), self._entry(request, "committed").state
+        pending, before = self.entries.entry(request, "pending"), self.entries.entry(request, "committed").state
         if kept:
             check_base(request.broadcast.task, base, before)
         if kept and pending.reply is not None and pending.key == request.key:
@@ -286,42 +287,6 @@ class Node:
             self.store.hold(request.run, Entry(request.broadcast.round, state, request.key, reply))
         except TooLargeError as error:
             raise RefusedError("wrong-settings", f"{error}: lower the rank, or ask for another algorithm") from None
-
-    def _entry(self, request: Request, kind: Kind) -> Entry:
-        return self.store.get(request.run, kind, request.broadcast.settings.make_algorithm())
-
-    def _stale(self, request: Request, pending: Entry) -> bool:
-        """Whether a newer request has overtaken this one, such as a repetition that arrived late."""
-        committed, broadcast = self._entry(request, "committed").round, request.broadcast
-        late = broadcast.task in STATEFUL_TASKS and broadcast.round <= max(committed, pending.round - 1)
-        return request.counted < committed or late
-
-    def _counted(self, request: Request, pending: Entry) -> State | None:
-        """The state that the organisation's model begins from, at the end of a run. Nothing is stored."""
-        if self._stale(request, pending):
-            raise RefusedError("wrong-round", f"the run is said to end after round {request.counted} of this node")
-        committed = self._entry(request, "committed")
-        check_known(request.counted, committed.round, pending.round)
-        return pending.state if pending.state is not None and request.counted == pending.round else committed.state
-
-    def _committed(self, request: Request, pending: Entry) -> Entry:
-        """The committed entry, after committing or rolling back the pending one as the request's `counted` says."""
-        stateful = request.broadcast.task in STATEFUL_TASKS
-        if self._stale(request, pending):
-            asked = f"the request is for round {request.broadcast.round} and says that {request.counted} was counted"
-            here = f"here round {self._entry(request, 'committed').round} is committed, {pending.round} is pending"
-            raise RefusedError("wrong-round", f"{asked}; {here}")
-        committed = self._entry(request, "committed")
-        check_known(request.counted, committed.round, pending.round)
-        if stateful and request.counted >= request.broadcast.round:
-            raise RefusedError("wrong-round", f"round {request.counted} is committed already")
-        if pending.state is not None and request.counted == pending.round:
-            aggregation = aggregation_of(request.broadcast.settings.privacy)
-            counted = aggregation.commit(pending.state, committed.state, request.factor)
-            self.store.promote(request.run, None if counted is pending.state else counted)
-        elif pending.state is not None and stateful:
-            self.store.drop(request.run)
-        return self._entry(request, "committed")
 
     def _numbered(self, request: Request) -> Shard:
         """The shard under the number that the server gave this node; the number seeds its initial factors."""

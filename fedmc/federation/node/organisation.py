@@ -73,7 +73,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     if own:
         kept, now = config.path(SHARD), changed_source.found(config, _files(config))
         if reread or not is_prepared(kept):
-            report, notes = _prepare(config, kept, source_words(config))
+            report, notes = _prepare(config, kept, source_words(config), now)
             changed_source.remember(config, now)
         elif changed := changed_source.changes(config, now):
             notes = (f"{', '.join(changed)} changed since the data were read for runs: {REFRESH} takes the new data",)
@@ -107,8 +107,22 @@ def read_now(config: NodeConfig) -> Prepared | None:
         return None
     with TemporaryDirectory(dir=config.folder, prefix="check-") as folder:
         fresh = Path(folder) / SHARD
-        _prepare(config, fresh, source_words(config))
+        _prepare(config, fresh, source_words(config), changed_source.found(config, _files(config)))
         return None if ratings_hash(fresh) == ratings_hash(kept) else open_prepared(fresh)
+
+
+def source_changes(config: NodeConfig) -> list[str]:
+    """The files, and entries of config.toml, that changed since the data were read for runs; nothing is read again."""
+    if is_prepared(source_of(config)):  # prepared elsewhere, and used as they are
+        return []
+    return changed_source.changes(config, changed_source.found(config, _files(config)))
+
+
+def read_at(config: NodeConfig) -> float | None:
+    """When the data were read for runs, seconds since 1970; None: not yet."""
+    source = source_of(config)
+    manifest = (source if is_prepared(source) else config.path(SHARD)) / "manifest.json"
+    return manifest.stat().st_mtime if manifest.is_file() else None
 
 
 def source_words(config: NodeConfig) -> str:
@@ -141,15 +155,21 @@ def ratings_hash(prepared: Path) -> str:
     return hashlib.sha256((prepared / "manifest.json").read_bytes()).hexdigest()
 
 
-def _prepare(config: NodeConfig, path: Path, source: str) -> tuple[str | None, tuple[str, ...]]:
-    """Read the ratings, features and events; returns what is to be told about them."""
+def _prepare(
+    config: NodeConfig, path: Path, source: str, now: changed_source.Source
+) -> tuple[str | None, tuple[str, ...]]:
+    """Read the ratings, features and events; returns what is to be told about them.
+
+    What is held out at random stays held out when the source is read again, and so does what is trained on.
+    """
+    again = is_prepared(config.path(SHARD)) and changed_source.same_split(config, now)
     columns = tuple(config.columns.split(",")) if config.columns else None
     files = {name: None if file is None else _located(config, file) for name, file in _side_files(config).items()}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
         categorical=tuple(config.categorical), times=config.times, events=config.event_options(),
-        confidence_scale=config.scale if config.of_events else None,
+        confidence_scale=config.scale if config.of_events else None, before=config.path(SHARD) if again else None,
     )  # fmt: skip
     table, notes = _table(plan)
     ratings, left_out = forgotten.load(config).left_out(table)
@@ -237,7 +257,9 @@ def make_node(
         models.keep(config, request.run, model, rated)
 
     policy = replace(config.policy, accept=tuple(config.accept), feedback=config.feedback, alone_visible=_alone(config))
-    return Node(
+    node = Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
-        trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None, on_news=on_news,
+        trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip
+    node.on_news = on_news
+    return node

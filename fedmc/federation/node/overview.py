@@ -20,9 +20,11 @@ from fedmc.federation.node.organisation import ratings_hash, source_of
 from fedmc.federation.node.store import StoreError
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import NEVER
+from fedmc.training.aggregation import is_masked
 
 PATIENCE = 10.0  # seconds to wait for the node's own transactions
 LISTED = 20  # runs and refusals that are shown
+RUN_STATES = ("awaiting approval", "approved", "active", "finished", "ended", "rejected")
 RUNS = """
 SELECT runs.run, coalesce(journal.description, ''), coalesce(journal.decision, ''), journal.asked, journal.begun,
        journal.finished, ended.status, ended.reason, (SELECT max(round) FROM states WHERE states.run = runs.run)
@@ -56,9 +58,27 @@ def look(config: NodeConfig) -> Overview:
     place = source if is_prepared(source) else config.path("shard")
     items = catalogue.load(path).hash if path.is_file() else None
     ratings = ratings_hash(place) if is_prepared(place) else None
-    runs = [_run_at_node(*row) for row in _rows(config, RUNS)]
+    return Overview(items, ratings, runs(config), refusals(config))
+
+
+def runs(config: NodeConfig) -> list[RunAtNode]:
+    """The runs that the node knows, the latest first."""
+    return [_run_at_node(*row) for row in _rows(config, RUNS)]
+
+
+def refusals(config: NodeConfig) -> list[Refusal]:
+    """The last refusals, the latest first."""
     newest = _rows(config, f"SELECT * FROM refusals ORDER BY number DESC LIMIT {LISTED}")
-    return Overview(items, ratings, runs, [Refusal(*row[1:]) for row in newest])
+    return [Refusal(*row[1:]) for row in newest]
+
+
+def policy_in_words(config: NodeConfig) -> list[str]:
+    """What the organisation accepts."""
+    cohort = ""
+    if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
+        cohort = f", over at least {config.min_cohort} organisations"
+    first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
+    return [first, *(f"  {line}" for line in config.policy.in_words())]
 
 
 def waiting(config: NodeConfig) -> list[Known]:

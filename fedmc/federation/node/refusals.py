@@ -9,6 +9,7 @@ import logging
 import time
 
 from fedmc.errors import printable
+from fedmc.federation.logs import with_fields
 from fedmc.federation.node.journal import Journal, Refusal
 from fedmc.federation.node.store import StoreError
 from fedmc.federation.statuses import CURES
@@ -25,8 +26,9 @@ class RefusedError(Exception):
 
     def log(self, what: str) -> None:
         """Write the one line that says why something was refused."""
-        cure = self.cure and f": {self.cure}"
-        log.warning("refused %s (%s): %s%s", printable(what), self.status, printable(self.reason), printable(cure))
+        cure, fields = self.cure and f": {self.cure}", with_fields(what=what, status=self.status)
+        words = printable(what), self.status, printable(self.reason), printable(cure)
+        log.warning("refused %s (%s): %s%s", *words, extra=fields)
 
 
 class Refusals:

@@ -12,9 +12,10 @@ from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError
+from fedmc.federation.logs import with_fields
 from fedmc.federation.node.guard import Guard, LedgerMismatchError
 from fedmc.federation.node.refusals import RefusedError, log
-from fedmc.federation.node.replies import about
+from fedmc.federation.node.replies import about, fields_of
 from fedmc.federation.node.store import Store, StoreError
 from fedmc.federation.wire import Request
 from fedmc.privacy.dp.bounds import check_multiplier
@@ -48,7 +49,9 @@ def released(
     began = time.perf_counter()
     state, content = _released(request, shard, work, store, ledger)
     if request.broadcast.task in STATEFUL_TASKS:
-        log.info("%s: %.2f s, a reply of %.3f MB", about(request), time.perf_counter() - began, len(content) / 1e6)
+        seconds, size = round(time.perf_counter() - began, 2), round(len(content) / 1e6, 3)
+        fields = fields_of(request) | {"seconds": seconds, "megabytes": size}
+        log.info("%s: %.2f s, a reply of %.3f MB", about(request), seconds, size, extra=with_fields(**fields))
     return state, content
 
 

@@ -47,15 +47,28 @@ def remember(config: NodeConfig, source: Source) -> None:
     os.chmod(path, 0o600)
 
 
+def same_split(config: NodeConfig, now: Source) -> bool:
+    """Whether the shard was split by the entries of now."""
+    before = _before(config)
+    return before is not None and all(before.entries.get(name) == now.entries[name] for name in ("test", "seed"))
+
+
 def changes(config: NodeConfig, now: Source) -> list[str]:
     """What has changed since the shard was read, in words; nothing if an earlier version read it."""
-    try:
-        before = Source(**json.loads(config.path(FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    before = _before(config)
+    if before is None:
         return []
     names = [Path(path).name for path in before.files.keys() | now.files.keys() if _differs(path, before, now)]
     entries = [name for name, value in now.entries.items() if before.entries.get(name, value) != value]
     return [*sorted(names), *(f"{name} of config.toml" for name in entries)]
+
+
+def _before(config: NodeConfig) -> Source | None:
+    """What the shard was read from; None if that is not known."""
+    try:
+        return Source(**json.loads(config.path(FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _differs(path: str, before: Source, now: Source) -> bool:

@@ -18,7 +18,7 @@ from fedmc.errors import DataError
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.setup.statements import Departure
 from fedmc.federation.wire import Request
-from fedmc.training.fixed_point import FixedPointState, is_taken_out, taken_out
+from fedmc.training.fixed_point import is_taken_out, taken_out
 
 FILE = "leave.json"
 
@@ -57,8 +57,6 @@ def reply(request: Request, own: int, left: Departure | None, before: State | No
     if leaves and not wants:
         cure = "`fedmc node leave --take-out`, if that is so"
         raise RefusedError("wrong-member", "the server says that this organisation takes its part out", cure)
-    if not isinstance(before, FixedPointState):
-        raise RefusedError("lost-state", "no contribution of this node in whole numbers is kept for this run")
     try:
         state, words = taken_out(before, schema_of(request.broadcast, len(request.broadcast.V)), leaves)
     except DataError as error:

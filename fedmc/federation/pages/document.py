@@ -37,7 +37,8 @@ def document(title: str, name: str) -> Document:
 <noscript><p>This page needs JavaScript; <code>fedmc federation status</code> and <code>fedmc node status</code> tell
 the same in a terminal.</p></noscript>
 <p id="trouble" role="alert" hidden></p>
-{_asset(f"{name}.html")}<footer>fedmc {__version__}. Sums and means only; nothing here is about a single user.</footer>
+{_asset(f"{name}.html")}<footer>fedmc {__version__}.
+Counts, sums and means only; nothing here is about a single user.</footer>
 <script>{script}</script>
 </body>
 </html>

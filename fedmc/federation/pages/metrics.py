@@ -1,13 +1,17 @@
-"""A server's snapshot as Prometheus' metrics. docs/how-to/monitor.md lists them."""
+"""A server's or a node's snapshot as Prometheus' metrics. docs/how-to/monitor.md lists them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from fedmc.federation.node.overview import RUN_STATES
+from fedmc.federation.node.tally import Sent
+from fedmc.federation.pages.node_snapshot import NodeSnapshot
 from fedmc.federation.pages.runs import STATES
 from fedmc.federation.pages.snapshot import RunView, Snapshot
 
@@ -54,6 +58,52 @@ def run_metrics(run: RunView) -> Iterator[Family]:
         yield GaugeMetricFamily("fedmc_epsilon_spent", "Epsilon that the last run has spent", run.epsilon)
     if run.last_round is not None:
         yield GaugeMetricFamily("fedmc_last_round_timestamp", "Unix time at which a round ended last", run.last_round)
+
+
+class NodeMetrics(Collector):
+    """The metrics of one snapshot of a node: its connection, messages, runs, models and budget; nothing of its data."""
+
+    def __init__(self, snapshot: NodeSnapshot) -> None:
+        self.snapshot = snapshot
+
+    def collect(self) -> Iterator[Family]:
+        found = self.snapshot
+        yield GaugeMetricFamily("fedmc_node_connected", "1 if the node is connected to its server", float(found.online))
+        text = "1 if the source has changed since it was read for runs"
+        yield GaugeMetricFamily("fedmc_node_source_changed", text, float(bool(found.changed)))
+        yield from message_metrics(found.sent)
+        states = Counter(one.state for one in found.runs)
+        runs = GaugeMetricFamily("fedmc_node_runs", "The last runs that the node knows, by state", labels=["state"])
+        for name in RUN_STATES:
+            runs.add_metric([name.replace(" ", "_")], states[name])
+        yield runs
+        used = next((one for one in found.models if one.in_use), None)
+        if used is not None:
+            text = "Unix time at which the model in use was written"
+            yield GaugeMetricFamily("fedmc_node_model_timestamp", text, used.written)
+        if used is not None and used.rmse is not None:
+            text = "RMSE of the model in use on the organisation's held-out ratings"
+            yield GaugeMetricFamily("fedmc_node_model_rmse", text, used.rmse)
+        if found.budget is not None:
+            text = "Epsilon that may be spent, over all runs"
+            yield GaugeMetricFamily("fedmc_node_epsilon_allowed", text, found.budget.epsilon)
+            yield GaugeMetricFamily("fedmc_node_epsilon_spent", "Epsilon that is spent", found.budget.spent)
+
+
+def message_metrics(sent: Sent) -> Iterator[Family]:
+    """What the node was asked and sent, over all runs."""
+    messages = CounterMetricFamily("fedmc_node_messages", "Messages of the server", labels=["task", "outcome"])
+    for one in sent.totals:
+        messages.add_metric([one.task, "answered"], one.answered)
+        messages.add_metric([one.task, "refused"], one.refused)
+    yield messages
+    carried = CounterMetricFamily("fedmc_node_bytes", "Bytes of messages and replies", labels=["direction"])
+    carried.add_metric(["up"], sum(one.bytes_up for one in sent.totals))
+    carried.add_metric(["down"], sum(one.bytes_down for one in sent.totals))
+    yield carried
+    if sent.last:
+        text = "Unix time of the last message of the server"
+        yield GaugeMetricFamily("fedmc_node_last_message_timestamp", text, sent.last[0].at)
 
 
 def text(collector: Collector) -> bytes:

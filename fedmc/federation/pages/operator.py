@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from fedmc.federation.pages import metrics
@@ -13,14 +12,14 @@ from fedmc.federation.pages.feed import View
 from fedmc.federation.pages.http import Limits
 from fedmc.federation.pages.server import LIMITS, RUN, Pages, Site
 from fedmc.federation.pages.snapshot import ServerLook, Snapshot
-from fedmc.federation.setup.keys import certificate_end
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
 
 
-def operator_pages(config: ServerConfig, port: int, heard: Mapping[str, float], limits: Limits = LIMITS) -> Pages:
-    """The page of this server, on loopback; `heard` says when the gateway last heard from an organisation."""
+def operator_pages(config: ServerConfig, port: int, presence: Presence, limits: Limits = LIMITS) -> Pages:
+    """The page of this server, on loopback; `presence` says which nodes the gateway sees."""
     token = tokens.make_or_load(config.folder)
-    look = ServerLook(config, heard, certificate_end(config.path("server.pem")).timestamp())
+    look = ServerLook(config, presence)
 
     def view() -> View:
         found = look()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedmc.errors import FedmcError
 from fedmc.federation.pages import clean
 from fedmc.federation.pages.history import History
-from fedmc.federation.server.running import RunFolder, RunPlan
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
 
 LISTED = 30  # runs
 STATES = ("running", "finished", "stopped", "failed", "diverged", "broken off", "not begun")
@@ -40,6 +40,7 @@ class FoundRun(NamedTuple):
     since: dict[str, float]  # when each organisation got into its present state
     absent: list[tuple[int, str, str]]  # round, organisation, why
     has_model: tuple[str, ...]
+    visible: tuple[str, ...]  # who accepts that secure sums show its own part
 
 
 class Runs:
@@ -90,13 +91,12 @@ class Runs:
             self._history = History(file)
         self._history.look()
         known = tuple(plan.organisations)
-        online, waiting, awaiting, holders = (
-            clean.names(status.get(name), known) for name in ("online", "waiting", "awaiting_approval", "has_model")
-        )
+        lists = "online", "waiting", "awaiting_approval", "has_model", "visible"
+        online, waiting, awaiting, holders, visible = (clean.names(status.get(name), known) for name in lists)
         return FoundRun(
             path.name, plan, self._history, state_of(status), clean.words(status.get("why")),
             clean.whole(status.get("round")), online, waiting, awaiting, _since(status, known), _absent(status, known),
-            holders,
+            holders, visible,
         )  # fmt: skip
 
 

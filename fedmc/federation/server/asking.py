@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast
 from fedmc.errors import Diverged, printable
+from fedmc.federation.logs import with_fields
 from fedmc.federation.protocol import mismatch
 from fedmc.federation.server.measurements import Measurements
 from fedmc.federation.server.members import Absent, Members, Transport
@@ -80,7 +81,8 @@ class Asking:
         why = printable(why[:MAX_WHY])  # it may quote what the node sent
         self.absent.append(Absent(client, broadcast.round, why))
         name = self.members.name(client)
-        log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why)
+        fields = with_fields(round=broadcast.round, task=broadcast.task, organisation=name)
+        log.warning("round %s, %s: %s is left out: %s", broadcast.round, broadcast.task, name, why, extra=fields)
 
     def explain(self, reply: Reply) -> str:
         """What a node's refusal means; with another protocol, both numbers."""

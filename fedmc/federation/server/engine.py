@@ -70,6 +70,10 @@ class FederatedEngine:
     def absent(self) -> list[Absent]:
         return self.asking.absent
 
+    def visible(self, names: Sequence[str]) -> list[str]:
+        """The organisations that accept that secure sums show their own part."""
+        return [names[client] for client in sorted(self.asking.record.visible)]
+
     @property
     def measured(self) -> Array:
         """The running totals of measurements, under secure aggregation."""

@@ -18,6 +18,7 @@ from fedmc.algorithms.messages import Broadcast, Schema, Sums
 from fedmc.algorithms.schema import schema_of
 from fedmc.errors import DataError, Diverged, TooFewError, UnmeasuredError, reason
 from fedmc.federation import secagg_messages as messages
+from fedmc.federation.logs import with_fields
 from fedmc.federation.secagg_messages import Stage, encode_stage, read_stage, session_of
 from fedmc.federation.server.asking import Asking, log
 from fedmc.federation.server.cohorts import Cohorts
@@ -43,7 +44,7 @@ def ask_securely(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums
     except TooFewError as error:
         if broadcast.task != "measure":
             raise
-        log.warning("round %s is not measured: %s", broadcast.round, error)
+        log.warning("round %s is not measured: %s", broadcast.round, error, extra=with_fields(round=broadcast.round))
         raise UnmeasuredError(str(error)) from None
 
 

@@ -19,9 +19,9 @@ from fedmc.federation.server import checkpoint
 from fedmc.federation.server.checkpoint import SavedRun
 from fedmc.federation.server.engine import FederatedEngine
 from fedmc.federation.server.members import Transport
-from fedmc.federation.server.running import RunFolder, RunPlan, engine_of, log
+from fedmc.federation.server.run_folder import RunFolder, RunPlan
+from fedmc.federation.server.running import engine_of, log
 from fedmc.federation.server.signing import Signer
-from fedmc.training.aggregation import is_masked
 from fedmc.training.rounds import Checkpoint, Traffic, one_round
 
 FILE = "take-out.json"
@@ -46,9 +46,8 @@ def check(plan: RunPlan, names: Sequence[str]) -> None:
     """Refuse a run out of whose sum nothing can be taken."""
     settings = plan.settings
     algorithm = settings.make_algorithm()
-    masked = is_masked(settings.privacy.mode)  # mode: the take-out is a secure sum
     seen = f"in a run with privacy={settings.privacy.mode!r} the server has seen every message"
-    require(masked, f"{seen}: nothing can be taken back; start a new run without {', '.join(names)}")
+    require(bool(plan.identities), f"{seen}: nothing can be taken back; start a new run without {', '.join(names)}")
     require(
         algorithm.cumulative, f"{algorithm} keeps no sum of contributions: start a new run without {', '.join(names)}"
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from fedmc.data.feedback import EventOptions, confidence, parse_weights
 from fedmc.errors import DataError, FedmcError, quoted, require
+from fedmc.federation.logs import LOG_FORMATS
+from fedmc.types import whole
 
 FEEDBACK = ("explicit", "implicit")
 DEFAULT_SCALE = "none"
@@ -105,3 +107,10 @@ def check_side(where: str, user_features: object, also_seen: object, columns: ob
     )
     has_table = not columns or user_features is not None
     require(has_table, f"{where}: categorical names columns of user_features, which is not given", DataError)
+
+
+def check_watching(where: str, page_port: int, log_format: str) -> None:
+    """Refuse a port of the page, or a format of the log, that there is not."""
+    whole(f"{where}: page_port", page_port, 0, 65535)
+    known = isinstance(log_format, str) and log_format in LOG_FORMATS
+    require(known, f"{where}: log_format must be one of {', '.join(LOG_FORMATS)}, got {log_format!r}", DataError)

@@ -13,7 +13,17 @@ from typing import NamedTuple
 from fedmc import __version__
 from fedmc.data.catalogue import Catalogue
 from fedmc.errors import DataError, require
-from fedmc.federation.setup import identities, keys, layout, member_keys, members, request_key, statements, succession
+from fedmc.federation.setup import (
+    founding,
+    identities,
+    keys,
+    layout,
+    member_keys,
+    members,
+    request_key,
+    statements,
+    succession,
+)
 from fedmc.federation.setup.keys import Authority
 from fedmc.federation.setup.layout import ServerConfig
 from fedmc.federation.setup.members import Entry, MemberList
@@ -59,7 +69,7 @@ def add(
     number = len(listed.active) + 1
     agreed = layout.check_accepted(accept if accept is not None else [default_for(number)])
     said = {"host": server.host, "port": str(server.port), "version": __version__}
-    layout.write_node(folder, name, server.address, said, agreed, number)
+    founding.write_node(folder, name, server.address, said, agreed, number)
     for shared in ("ca.crt", request_key.PUBLIC, "catalogue.json"):
         if (server.folder / shared).exists():
             (folder / shared).write_bytes((server.folder / shared).read_bytes())

@@ -15,8 +15,8 @@ import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -131,7 +131,7 @@ class Ledger:
 
     def spent(self) -> float:
         """The epsilon of all releases so far, at the ledger's delta."""
-        return self._epsilon(cost(self._counted()), len(self.multipliers()))
+        return epsilon_spent(self.multipliers(), self.delta)
 
     def multipliers(self) -> list[float]:
         return [one for (one,) in self._file.execute("SELECT multiplier FROM chain ORDER BY number")]
@@ -260,3 +260,20 @@ def _inode(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def multipliers_in(path: Path) -> list[float]:
+    """The noise of all releases in a ledger that its node may be using; nothing is written."""
+    if not path.is_file():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)) as file:
+            return [one for (one,) in file.execute("SELECT multiplier FROM chain ORDER BY number")]
+    except sqlite3.Error as error:
+        raise DataError(f"the ledger {path} cannot be read: {error}") from None
+
+
+def epsilon_spent(multipliers: Sequence[float], delta: float) -> float:
+    """The epsilon of these releases, as a ledger counts it."""
+    counted = [0.0 if one > bounds.OVERFLOWED else one for one in multipliers]  # an earlier version's, without noise
+    return max(epsilon_of(cost(counted), delta), LEAST * len(counted))

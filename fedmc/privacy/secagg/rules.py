@@ -10,6 +10,7 @@ fewer members must also have n - c above the d of every session of that sum befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedmc.errors import DataError
@@ -76,3 +77,9 @@ def promise(members: int, min_cohort: int) -> str:
         f"with {members} organisations: every sum covers at least {min_cohort} honest ones, {helped}; it takes {group} "
         f"of them, of whom {losses_of(group)} may be lost while the sum is unmasked"
     )
+
+
+def exceptions(names: Sequence[str]) -> str:
+    """The members that a federation's promise leaves out, as a sentence; empty if there are none."""
+    listed = ", ".join(names)
+    return f"except {listed}: by own consent, secure sums may show the part of {listed} alone" if names else ""

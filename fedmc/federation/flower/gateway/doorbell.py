@@ -17,8 +17,8 @@ LISTENERS = 16  # ServerApps at the same time; there is one, and now and then a 
 
 
 class Doorbell:
-    def __init__(self, on_messages: Callable[[int, int], None]) -> None:
-        self.on_messages = on_messages
+    def __init__(self, on_messages: Callable[[int, int], None], presence: Callable[[], dict[str, Any]] = dict) -> None:
+        self.on_messages, self.presence = on_messages, presence
         self.counts: Counter[str] = Counter()  # forwarded calls, those of the ServerApp, and its messages
         self.short: set[int] = set()  # nodes that speak fedmc's short form
         self.listeners: set[asyncio.StreamWriter] = set()
@@ -79,3 +79,5 @@ class Doorbell:
         self.counts["ServerApp"] += int(notice.get("calls", 0))
         if notice.get("counts"):
             writer.write(encode({"counts": dict(self.counts)}))
+        if notice.get("presence"):
+            writer.write(encode({"presence": self.presence()}))

@@ -4,8 +4,7 @@ nothing is parsed, kept or forwarded for a peer that has not shown a signature."
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ from fedmc.federation.flower.gateway.limits import Limits
 from fedmc.federation.flower.gateway.objects import Objects
 from fedmc.federation.flower.gateway.pace import Pace
 from fedmc.federation.flower.gateway.polls import Polls
+from fedmc.federation.presence import Presence
 
 WAIT = b"fedmc-wait"  # seconds that a node lets its poll be held; only fedmc's nodes send it
 T = TypeVar("T", bound=Proto)
@@ -42,15 +42,15 @@ class Call(NamedTuple):
 
 
 class Gate:
-    def __init__(
-        self, members: Members, backend: Backend, limits: Limits, heard: MutableMapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, members: Members, backend: Backend, limits: Limits, presence: Presence | None = None) -> None:
         self.members, self.backend, self.limits = members, backend, limits
-        self.heard = {} if heard is None else heard  # when each organisation called last, for the operator's page
+        self.presence = Presence() if presence is None else presence
         self.objects, self.polls, self.bodies = Objects(), Polls(limits), Bodies(limits)
         self.pace = Pace(limits)
         self.nodes = {member.node for member in members.values()}
-        self.bell = Doorbell(lambda node, count: self.polls.announce(node, count) if node in self.nodes else None)
+        self.bell = Doorbell(
+            lambda node, count: self.polls.announce(node, count) if node in self.nodes else None, self.presence.as_json
+        )
 
     def admit(self, members: Members) -> None:
         """From now on, admit these members and no others."""
@@ -64,7 +64,7 @@ class Gate:
         headers = list(request.headers)
         size = declared_size(headers)
         member = authenticate(headers, self.members)
-        self.heard[member.name] = time.time()
+        self.presence.hear(member.name)
         most = calls.max_bytes(name, self.limits)
         if size > most:
             raise Refusal(413, f"{member.name} declares {size} bytes for {name}, at most {most} are carried")
@@ -136,6 +136,7 @@ class Gate:
         """Hold the poll until there is a message, as long as the node waits for it."""
         seconds = wait_of(call.headers)
         self.bell.speaks_short(call.member.node, seconds is not None)
+        self.presence.stays(call.member.name, seconds is not None)
         pull = asyncio.ensure_future(self._pull(call, body, min(seconds or 0.0, self.limits.hold)))
         gone = asyncio.ensure_future(http.gone())
         try:

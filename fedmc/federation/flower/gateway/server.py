@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from fedmc.federation.flower.gateway.limits import Limits, allow_files
 from fedmc.federation.flower.gateway.renewals import renewals
 from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.gateway.stream import Stream, server_context
+from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
 
 LIMITS = Limits()
@@ -71,6 +72,7 @@ class Gateway:
             self.log.warning("gateway", f"a connection failed: {reason(error)} ({where})")
         finally:
             self.admission.leave(visitor)
+            self._count(visitor)
             sock.close()
 
     async def _converse(self, http: Http, visitor: Visitor) -> None:
@@ -81,6 +83,7 @@ class Gateway:
                 request = await http.request(self.limits.idle if known else self.limits.header)
                 call = self.gate.accept(request)
                 self.admission.prove(visitor, call.member.pem)
+                self._count(visitor)
                 visitor.busy = True
                 await self.gate.answer(call, http)
                 visitor.busy = False
@@ -96,10 +99,20 @@ class Gateway:
                 await http.stream.close()
                 return
 
+    def _count(self, visitor: Visitor) -> None:
+        """Note how many connections the visitor's organisation has."""
+        name = self._names.get(visitor.key or b"")
+        if name is not None and visitor.key is not None:
+            self.gate.presence.connected(name, len(self.admission.members.get(visitor.key, ())))
+
     def _subject(self, visitor: Visitor) -> str:
         """Whom a line of the log is about."""
-        names = {member.pem: member.name for member in self.gate.members.values()}
-        return "a stranger" if visitor.key is None else names.get(visitor.key, "a former member")
+        return "a stranger" if visitor.key is None else self._names.get(visitor.key, "a former member")
+
+    @property
+    def _names(self) -> dict[bytes, str]:
+        """Whose keys are known: members join and leave."""
+        return {member.pem: member.name for member in self.gate.members.values()}
 
     async def end(self, seconds: float = 3.0) -> None:
         """End held polls, let calls finish for so long, then hang up."""
@@ -122,13 +135,13 @@ def serve(
     ended: Callable[[], object],
     on_ready: Callable[[], None],
     limits: Limits = LIMITS,
-    heard: MutableMapping[str, float] | None = None,
+    presence: Presence | None = None,
     register: Callable[[ServerConfig], dict[str, int]] | None = None,
 ) -> None:
     """Serve until a signal arrives, or until `ended`, which waits for the SuperLink's end in a thread, returns.
 
-    `heard` is told when each organisation calls. With `register`, which registers new keys with Flower, members that
-    join or leave and a renewed certificate are taken in at once.
+    `presence` is told when organisations call, and of their connections. With `register`, which registers new keys with
+    Flower, members that join or leave and a renewed certificate are taken in at once.
     """
     members = load_members(config, nodes)
     files = allow_files(limits.files(len(members)))
@@ -139,7 +152,7 @@ def serve(
         limits = replace(limits, strangers=few, strangers_by_address=min(few, limits.strangers_by_address))
     context = server_context(config.path("server.pem"), config.path("server.key"))
     backend = SuperLink(f"https://127.0.0.1:{control_port}", config.path("ca.crt"))
-    gateway = Gateway(Gate(members, backend, limits, heard), context, limits)
+    gateway = Gateway(Gate(members, backend, limits, presence), context, limits)
     watched = None if register is None else renewals(config, gateway.gate, context, register)
     asyncio.run(_run(gateway, config, ended, on_ready, watched))
 

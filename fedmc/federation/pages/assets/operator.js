@@ -2,7 +2,7 @@ const KINDS = {
   online: "good", "at work": "work", late: "warn", lost: "bad", running: "work", finished: "good", failed: "bad",
   diverged: "bad", "broken off": "bad", stopped: "warn",
 };
-const state = (text) => make("td", make("span", text, `state ${KINDS[text] || ""}`));
+const state = (text) => stateCell(text, KINDS);
 let seen = null;
 
 function drawCurves(curves) {
@@ -42,7 +42,9 @@ function draw(found) {
   rows("organisations", found.organisations.map((one) => {
     const name = make("td", one.name);
     if (one.note) name.append(make("div", one.note, "soft"));
-    return [name, state(one.state), make("td", ago(one.since), "tight")];
+    const cell = state(one.state);
+    if (one.since !== null) cell.append(make("div", `for ${ago(one.since)}`, "soft"));
+    return [name, cell, make("td", one.heard === null ? "" : `${ago(one.heard)} ago`, "tight")];
   }));
   say("certificate", found.certificate === null ? "\u00a0" : `certificate until ${new Date(found.certificate * 1000).toLocaleDateString()}`);
   rows("runs", found.runs.map((one) => {

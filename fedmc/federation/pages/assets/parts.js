@@ -20,6 +20,8 @@ function rows(id, cells, empty) {
   body.replaceChildren(...made);
 }
 
+const stateCell = (text, kinds) => make("td", make("span", text, `state ${kinds[text] || ""}`));
+
 function bytes(count) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let k = 0;
@@ -35,6 +37,7 @@ function span(seconds) {
 }
 
 const ago = (at) => at === null ? "" : span(Date.now() / 1000 - at);
+const count = (number) => number.toLocaleString();
 const day = (at) => at === null ? "" : new Date(at * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 function line(tag, attributes, text) {
