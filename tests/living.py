@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -101,7 +102,9 @@ class Living:
         announcing.write(
             folder, Announcement(names, list(range(len(names)))), listed, self.federation.server.catalogue()
         )
-        return announcing.announce(folder, announcing.load(folder), self.wire(names), self.signer)
+        while True:
+            with suppress(KilledError):
+                return announcing.announce(folder, announcing.load(folder), self.wire(names), self.signer)
 
     def leave(self, name, take_out=False, visible=False):
         folder = self.made / name
@@ -188,7 +191,7 @@ class Wire:
         return answers
 
     def _dies(self, name):
-        dies = self.living.dice.random() < self.living.deaths
+        dies = self.living.dice.random() < self.living.deaths and not self.living.nodes[name].has_left
         if dies:
             self.living.killed += 1
             self.living.restart(name)

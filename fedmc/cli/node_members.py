@@ -81,7 +81,10 @@ def leave(
     config = load_node(folder)
     if stay:
         (folder / withdrawing.FILE).unlink(missing_ok=True)
-        typer.echo(f"{config.organisation} stays")
+        echo(
+            f"{config.organisation} stays. If the statement was handed over, ask for it back: whoever has it can use "
+            "it, until new keys (`fedmc node keys`) are in the list of members"
+        )
         return
     listed = members.load(folder)
     entry = listed.entry(config.organisation)

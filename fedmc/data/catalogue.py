@@ -31,6 +31,11 @@ FORMAT, VERSION = "fedmc-catalogue", 1
 WITH_FEATURES = 2  # the version of a catalogue with features
 GROWN = 3  # of one that has grown, or is signed; with or without features
 
+CHARACTER, MAX_IDS = (
+    4,
+    2**32,
+)  # bytes: of a character of an id, and of all ids, each of which takes as much as the longest
+
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
@@ -114,10 +119,13 @@ def parsed(content: bytes, path: str | Path) -> Catalogue:
         version = found["version"]
         known = version in (VERSION, WITH_FEATURES, GROWN)
         require(known, f"{path} has format {version}, this fedmc reads {VERSION} to {GROWN}", DataError)
+        longest = max((len(one) for one in found["items"] if isinstance(one, str)), default=0)
+        size = CHARACTER * longest * len(found["items"])
+        require(size <= MAX_IDS, f"the item ids of {path} would take {size} bytes, at most {MAX_IDS:,}", DataError)
         items = as_ids(found["items"] or np.empty(0, np.int64), "item")
         features = _features(found["features"], items, path) if "features" in found else None
         catalogue = Catalogue(items, features, str(found.get("signature", "")))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is not a whole catalogue: {error}") from None

@@ -58,6 +58,12 @@ def with_measurement(state: State | None, measured: Array) -> State | None:
     return state if state is None or not len(measured) else cast(State, FixedPointState(state, measured[:0], measured))
 
 
+def is_taken_out(state: State | None, schema: Schema) -> bool:
+    """Whether this client has taken its contribution out of the sum."""
+    counted = any(part.cumulative for part in schema.values())
+    return counted and isinstance(state, FixedPointState) and not len(state.whole)
+
+
 def is_measured(state: State | None) -> bool:
     """Whether a measurement of this client is counted."""
     return isinstance(state, FixedPointState) and len(state.measured) > 0
@@ -116,18 +122,19 @@ def split(change: Array, whole: Mapping[str, Array]) -> dict[str, Array]:
 def taken_out(state: State | None, schema: Schema, leaves: bool) -> tuple[State, Array]:
     """A client's reply in a round that takes whole contributions out of the sum, and its state afterwards.
 
-    A client that leaves sends minus its own contribution, all others send zeros. DataError: it has none in whole steps.
+    A client that leaves sends minus its own contribution, all others send zeros. Its state then holds none. DataError:
+    it has none in whole steps.
     """
+    ends = np.cumsum([part.size for part in schema.values() if part.cumulative])
     if not isinstance(state, FixedPointState):
         raise DataError("no contribution in whole steps is kept")
+    require(bool(len(ends)) and ends[-1] == len(state.whole), "the state holds another contribution", DataError)
     words = {name: np.zeros(part.size, np.int64) for name, part in schema.items()}
     if leaves:
-        ends = np.cumsum([part.size for part in schema.values() if part.cumulative])
-        require(bool(len(ends)) and ends[-1] == len(state.whole), "the state holds another contribution", DataError)
         pieces = iter(np.split(-state.whole, ends[:-1]))
         words |= {name: next(pieces) for name, part in schema.items() if part.cumulative}
         words["joined"] = np.array([-1 << NUMBER_BITS])
-        state = state._replace(whole=np.zeros_like(state.whole))
+        state = state._replace(whole=NOTHING)
     return cast(State, state), np.concatenate(list(words.values()))
 
 

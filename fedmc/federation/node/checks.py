@@ -52,8 +52,7 @@ def check(terms: Terms, request: Request) -> None:
     check_policy(terms.policy, terms.store.journal, request, terms.now())
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
-        if not request.leaving:  # then nothing is computed
-            check_sizes(terms.shard, request)
+        check_sizes(terms.shard, request)
     except InputError as error:
         raise RefusedError("wrong-settings", str(error)) from None
     if request.broadcast.settings.privacy.failures_tell:
@@ -67,6 +66,8 @@ def check_form(terms: Terms, request: Request) -> None:
     items = len(broadcast.V) if leaving else terms.shard.by_user.shape[1]
     if leaving and (broadcast.task != "round" or request.invitation is None or broadcast.measured):
         raise RefusedError("malformed", f"{broadcast.task} came with members that leave, which only secure rounds have")
+    if leaving and not broadcast.settings.make_algorithm().cumulative:
+        raise RefusedError("wrong-settings", "the run's algorithm keeps no sum that a part could be taken out of")
     if request.catalogue != terms.catalogue and not leaving:
         hashes = f"the server's catalogue has the hash {request.catalogue[:12]!r}, this node's {terms.catalogue[:12]}"
         cure = "put the server's catalogue.json here, then `fedmc node start --reread`"

@@ -42,6 +42,7 @@ class LiveNode:
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
 
     def _learn(self, news: News) -> None:
+        changed = False
         try:
             changed = bool(news.members) and self._learn_members(members.parsed(news.members))
             if not self.has_left and news.catalogue:
@@ -50,8 +51,9 @@ class LiveNode:
             raise
         except FedmcError as error:
             raise RefusedError("not-a-successor", str(error)) from None
-        if changed and not self.has_left:
-            self._open()
+        finally:  # what was taken in is in use, whatever else was refused
+            if changed and not self.has_left:
+                self._open()
 
     def _learn_members(self, new: MemberList) -> bool:
         """Take in a newer list of members; whether it is one."""
@@ -64,17 +66,18 @@ class LiveNode:
             log.warning("%s (version %s of the list of members)", line, new.version)
         if member_keys.promote(config.folder, new, config.organisation):
             log.info("the new keys of this organisation are in use")
-        self.has_left = config.organisation not in new.names
+        own = next((place for place in old.active if old.entries[place].name == config.organisation), None)
+        self.has_left = own is None or own not in new.active  # whoever has its name afterwards is another member
         return True
 
 
 def changes(old: MemberList, new: MemberList) -> list[str]:
     """Who joined, left or has a new key, in words."""
-    before = {one.name: one for one in old.entries if one.left is None}
-    after = {one.name: one for one in new.entries if one.left is None}
-    renewed = [name for name in before.keys() & after.keys() if before[name].identity != after[name].identity]
+    before, after = ({place: one.entries[place] for place in one.active} for one in (old, new))
+    stay = [place for place in before if place in after]
+    renewed = [after[place].name for place in stay if before[place].identity != after[place].identity]
     return [
-        *(f"{name} is a new member" for name in after if name not in before),
-        *(f"{name} has left" for name in before if name not in after),
-        *(f"{name} has a new key, signed with its old one" for name in sorted(renewed)),
+        *(f"{one.name} has left" for place, one in before.items() if place not in after),
+        *(f"{one.name} is a new member" for place, one in after.items() if place not in before),
+        *(f"{name} has a new key, signed with its old one" for name in renewed),
     ]

@@ -49,15 +49,15 @@ class Memberships:
     def of(self, request: Request) -> Identity | None:
         """The identity in the run of this request. RefusedError: the run is among other members than are known here."""
         own = self.own
-        if own is None or not request.members:
+        if own is None:
             return self.identity
-        bound = self._bound(request.run)
-        if bound is not None and bound != request.members:
+        bound, named = self._bound(request.run), self._named(request, own)
+        if bound is not None and bound != named:
             raise RefusedError("wrong-member", f"run {request.run} began among other members")
-        if bound is None and request.members != own.listed.hash:
+        if bound is None and named != own.listed.hash:
             known = f"version {own.listed.version} of the list of members is known here"
             raise RefusedError(UNKNOWN_MEMBERS, f"a new run is among members of another list; {known}")
-        return self.identity if request.members == own.listed.hash else self._earlier(own, request.members)
+        return self.identity if named == own.listed.hash else self._earlier(own, named)
 
     def of_run(self, run: str) -> Identity | None:
         """The identity in a run that this node has answered in."""
@@ -69,13 +69,18 @@ class Memberships:
 
     def bind(self, request: Request) -> None:
         """Note the list of a run, at its first request that was admitted."""
-        if self.own is None or not request.members:
+        if self.own is None or request.invitation is None:
             return
+        named = self._named(request, self.own)
         with self.store.transaction() as database:
-            if request.members == self.own.listed.hash:
-                row = request.members, members.to_bytes(self.own.listed)
+            if named == self.own.listed.hash:
+                row = named, members.to_bytes(self.own.listed)
                 database.execute("INSERT OR IGNORE INTO member_lists VALUES (?, ?)", row)
-            database.execute("INSERT OR IGNORE INTO run_members VALUES (?, ?)", (request.run, request.members))
+            database.execute("INSERT OR IGNORE INTO run_members VALUES (?, ?)", (request.run, named))
+
+    def _named(self, request: Request, own: Own) -> str:
+        """The list that a request names; earlier servers name none: then it is the one that the run began with here."""
+        return request.members or self._bound(request.run) or own.listed.hash
 
     def _bound(self, run: str) -> str | None:
         with self.store.reading() as database:

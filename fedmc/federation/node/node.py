@@ -235,6 +235,7 @@ class Node:
             check_base(request.broadcast.task, base, before)
         if kept and pending.reply is not None and pending.key == request.key:
             return np.frombuffer(pending.reply, np.int64)
+        withdrawing.check_in(request, before)
         if request.leaving:
             identity, own = self.terms.memberships.of(request), self.trust.own
             left = None if own is None else own.departure

@@ -30,7 +30,7 @@ from fedmc.federation.node.memberships import Own
 from fedmc.federation.node.node import Node
 from fedmc.federation.node.store import Store
 from fedmc.federation.node.trust import Trust
-from fedmc.federation.setup import keys, members, request_key
+from fedmc.federation.setup import keys, member_keys, members, request_key
 from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
@@ -58,6 +58,8 @@ class Opened(NamedTuple):
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     """Check everything in the folder. Ratings that are not prepared yet are prepared once, into `shard`."""
+    if members.there(config.folder):  # after a kill, new keys may still wait
+        member_keys.promote(config.folder, members.load(config.folder), config.organisation)
     pair = keys.load_node_keys(config.path("node.key"))
     trust = Trust(config.organisation, request_key.load_public(config.folder))
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation needs an identity

@@ -3,7 +3,7 @@
 Everything is on disk before an answer leaves: a node that is killed at any moment comes back with the same bytes, or
 refuses. Besides the rules of its run, a node keeps one for all runs with its data: no two sums of whole contributions
 may show, subtracted, those of a few (`privacy.secagg.whole_sums`). With a sum over its group it notes the sum over all
-members of the run too, which the server has from all groups together.
+members of the run too, if that may be shown: the server has it from all groups together.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SecAggMember:
             if self.identity.number in among or leaving:
                 judging = () if first else opened.members if leaving else among
                 self.store.add_whole_sum(self.origins, self._check_whole(among, opened, judging))
-                self.store.add_whole_sum(self.origins, tuple(map(self.identity.place, self.identity.pinned)))
+                self._note_everybody()
             self.store.save(stage.run, after)
         return self._opened(stage.run, after)
 
@@ -131,6 +131,15 @@ class SecAggMember:
         others = {place(one) for one in judging if one != self.identity.number}
         whole_sums.check(known, places, self._least(among), visible, others)
         return places
+
+    def _note_everybody(self) -> None:
+        """Note the sum over all members of the run: not if it would be refused, since nobody has agreed to it yet."""
+        everybody, known = tuple(map(self.identity.place, self.identity.pinned)), self.store.whole_sums(self.origins)
+        try:
+            whole_sums.check(known, everybody, self.rules.smallest, self.identity.visible)
+        except DataError:
+            return
+        self.store.add_whole_sum(self.origins, everybody)
 
     def _least(self, among: Members) -> int:
         """The smallest set of members that this one accepts to be shown; if others leave, as one of those that stay."""

@@ -27,6 +27,8 @@ def check_sizes(shard: Shard, request: Request) -> None:
     cure = "lower the rank, or choose an algorithm with smaller messages"
     if reply > MAX_REPLY:
         raise RefusedError("wrong-settings", f"the reply would have {reply} bytes, at most {MAX_REPLY}: {cure}")
+    if request.leaving:  # nothing is computed
+        return
     stored = reply + _state_bytes(len(shard.users), broadcast, schema)
     if broadcast.task != "moments" and stored > MAX_STORED:  # what is measured takes as much memory
         reason = f"state and reply would have {stored} bytes, at most {MAX_STORED}: {cure}"

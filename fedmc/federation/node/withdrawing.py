@@ -18,7 +18,7 @@ from fedmc.errors import DataError
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.setup.statements import Departure
 from fedmc.federation.wire import Request
-from fedmc.training.fixed_point import taken_out
+from fedmc.training.fixed_point import is_taken_out, taken_out
 
 FILE = "leave.json"
 
@@ -36,13 +36,19 @@ def load(path: Path) -> tuple[str, Departure]:
         found = json.loads(path.read_text(encoding="utf-8"))
         take_out, visible, proof = found["left"]
         return str(found["organisation"]), Departure(take_out is True, visible is True, str(proof))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"{path} is not a statement of `fedmc node leave`: {error}") from None
 
 
 def stated(folder: Path) -> Departure | None:
     """What this organisation said about leaving, if it did."""
     return load(folder / FILE)[1] if (folder / FILE).exists() else None
+
+
+def check_in(request: Request, before: State | None) -> None:
+    """Refuse a run that this node took its part out of: its next change would be its whole contribution, alone."""
+    if is_taken_out(before, schema_of(request.broadcast, len(request.broadcast.V))):
+        raise RefusedError("wrong-round", "this organisation's part was taken out of this run", "ask for a new run")
 
 
 def reply(request: Request, own: int, left: Departure | None, before: State | None) -> tuple[State | None, bytes]:

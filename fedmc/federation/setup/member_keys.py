@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedmc.data.files import write_whole
 from fedmc.errors import DataError, require
@@ -34,6 +34,7 @@ class PublicHalves(NamedTuple):
     identity: str
     node: str
     replaces: Replaced | None = None
+    proof: str = ""  # the signature of its identity on its name and both keys
 
     def entry(self, before: Entry | None = None) -> Entry:
         """The organisation as a member; `before`, if it is one already."""
@@ -69,7 +70,8 @@ def make(folder: Path, organisation: str) -> PublicHalves:
     public, node = identities.make(place), make_node_key(place)
     if place != folder:
         replaces = statements.replaced(organisation, identities.load_key(folder), public)
-    made = PublicHalves(organisation, public, node, replaces)
+    proof = statements.owned(organisation, identities.load_key(place), node)
+    made = PublicHalves(organisation, public, node, replaces, proof)
     said = made._asdict() | {"replaces": None if replaces is None else list(replaces)}
     write_whole(folder / FILE, json.dumps(said, indent=1).encode() + b"\n")
     return made
@@ -77,18 +79,22 @@ def make(folder: Path, organisation: str) -> PublicHalves:
 
 def load(path: Path) -> PublicHalves:
     """The public halves that an organisation handed over."""
+    cure = "`fedmc node keys` makes it"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         replaces = None if found["replaces"] is None else Replaced(*map(str, found["replaces"]))
-        made = PublicHalves(str(found["organisation"]), str(found["identity"]), str(found["node"]).strip(), replaces)
-        statements.public_key(made.identity)
-        node = load_ssh_public_key(made.node.encode())
-    except (OSError, ValueError, TypeError, KeyError, UnsupportedAlgorithm) as error:
-        cure = "`fedmc node keys` makes it"
+        name, public, line, proof = (str(found[one]) for one in ("organisation", "identity", "node", "proof"))
+        statements.public_key(public)
+        node = load_ssh_public_key(line.encode())
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, UnsupportedAlgorithm) as error:
         raise DataError(f"{path} does not hold an organisation's public keys: {error}; {cure}") from None
     elliptic = isinstance(node, EllipticCurvePublicKey)
     require(elliptic, f"{path}: the node's key is not an elliptic curve key, which Flower needs", DataError)
-    return made
+    plain = line == node.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    require(plain, f"{path}: the node's key is not one plain line; {cure}", DataError)
+    own = statements.is_owned(name, public, line, proof)
+    require(own, f"{path} was changed: the identity in it has not signed this; {cure}", DataError)
+    return PublicHalves(name, public, line, replaces, proof)
 
 
 def pending(folder: Path) -> bool:

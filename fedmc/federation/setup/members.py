@@ -110,7 +110,7 @@ class MemberList:
         try:
             statements.public_key(public)
         except ValueError:
-            raise DataError(f"{public!r} is not a public key: 64 hexadecimal digits") from None
+            raise DataError(f"{public!r} is not a public key: 64 hexadecimal digits, in small letters") from None
         entry = self.entry(name)._replace(identity=public)
         return checked(replace(self.with_entry(entry), version=self.version))
 
@@ -118,6 +118,7 @@ class MemberList:
 def checked(found: MemberList) -> MemberList:
     """Refuse a list that names a member or a key twice, or a key that is none."""
     names, publics = found.names, [one.identity for one in found.entries]
+    nodes = [found.entries[place].node for place in found.active if found.entries[place].node]
     try:
         for public in publics:
             statements.public_key(public)
@@ -125,6 +126,7 @@ def checked(found: MemberList) -> MemberList:
         raise DataError(f"a key in the list of members is none: {error}") from None
     require(len(set(names)) == len(names), "the list of members names an organisation twice", DataError)
     require(len(set(publics)) == len(publics), "the list of members names a key twice", DataError)
+    require(len(set(nodes)) == len(nodes), "the list of members names a node's key twice", DataError)
     require(len(found.entries) <= MAX_CLIENTS, f"at most {MAX_CLIENTS:,} members are possible", DataError)
     return found
 

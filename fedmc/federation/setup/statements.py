@@ -14,6 +14,7 @@ from fedmc.privacy.secagg.serial import serialise
 
 NEXT_KEY = "fedmc: a member's next identity"
 LEAVES = "fedmc: a member leaves its federation"
+OWNED = "fedmc: a member's own keys"
 
 
 class Replaced(NamedTuple):
@@ -53,9 +54,21 @@ def is_own(name: str, identity: str, left: Departure) -> bool:
     return _verified(identity, left.proof, _leaves(name, identity, left))
 
 
+def owned(name: str, key: Ed25519PrivateKey, node: str) -> str:
+    """The signature with which a member hands its public keys over: both are its own."""
+    return key.sign(_owned(name, key.public_key().public_bytes_raw().hex(), node)).hex()
+
+
+def is_owned(name: str, public: str, node: str, proof: str) -> bool:
+    return _verified(public, proof, _owned(name, public, node))
+
+
 def public_key(public: str) -> Ed25519PublicKey:
-    """ValueError: it is none."""
-    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+    """ValueError: it is none, or written in another way, by which one key could be two."""
+    raw = bytes.fromhex(public)
+    if raw.hex() != public:
+        raise ValueError("a key has 64 hexadecimal digits, in small letters")
+    return Ed25519PublicKey.from_public_bytes(raw)
 
 
 def _next_key(name: str, public: str) -> bytes:
@@ -64,6 +77,10 @@ def _next_key(name: str, public: str) -> bytes:
 
 def _leaves(name: str, public: str, left: Departure) -> bytes:
     return serialise(LEAVES, name, public, left.take_out, left.visible)
+
+
+def _owned(name: str, public: str, node: str) -> bytes:
+    return serialise(OWNED, name, public, node)
 
 
 def _verified(public: str, proof: str, content: bytes) -> bool:

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedmc.errors import FedmcError
+from fedmc.errors import FedmcError, reason
 from fedmc.federation.flower.gateway.auth import load_members
 from fedmc.federation.flower.gateway.gate import Gate
+from fedmc.federation.flower.gateway.stream import server_context
 from fedmc.federation.setup.keys import check_certificate
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.setup.members import LIST
 
 LOOK = 1.0  # seconds between two looks at the files
+AGAIN = 30.0  # seconds until a file that was not taken in is tried again
 WARN = 86400.0  # seconds between two warnings that the certificate expires
 
 log = logging.getLogger("fedmc.gateway")
@@ -28,21 +30,32 @@ async def renewals(
     """Watch the files until cancelled. What cannot be taken in is logged; the server goes on with what it has."""
     listed, certificate = config.path(LIST), config.path("server.pem")
     seen, warned = {path: _changed(path) for path in (listed, certificate)}, time.monotonic()
+    due = dict.fromkeys(seen, warned)
     while True:
         await asyncio.sleep(LOOK)
-        for path in [path for path, before in seen.items() if _changed(path) != before]:
-            seen[path] = _changed(path)
+        for path, before in list(seen.items()):
+            now = _changed(path)
+            if now == before or time.monotonic() < due[path]:
+                continue
             try:
                 if path == listed:
                     await _take_in_members(config.folder, gate, register)
                 else:
-                    context.load_cert_chain(certificate, config.path("server.key"))
-                    log.info("the new certificate is in use")
-            except (FedmcError, OSError, ssl.SSLError) as error:
-                log.error("%s is not taken in: %s", path, error)
+                    _take_in_certificate(certificate, config.path("server.key"), context)
+                seen[path] = now
+            except Exception as error:  # whatever is in the files, the server goes on with what it has
+                log.error("%s is not taken in: %s; trying again in %.0f s", path, reason(error), AGAIN)
+                due[path] = time.monotonic() + AGAIN
         if time.monotonic() - warned > WARN:
             warned = time.monotonic()
             _warn(certificate)
+
+
+def _take_in_certificate(certificate: Path, key: Path, context: ssl.SSLContext) -> None:
+    """Take a new pair into use; one that does not fit is refused before it can spoil the one in use."""
+    server_context(certificate, key)
+    context.load_cert_chain(certificate, key)
+    log.info("the new certificate is in use")
 
 
 async def _take_in_members(folder: Path, gate: Gate, register: Callable[[ServerConfig], dict[str, int]]) -> None:
