@@ -66,7 +66,8 @@ CURES = {
     UNKNOWN_MEMBERS: "nothing: the server sends its list; if this repeats, compare members.json with the server's",
     "not-a-successor": "compare members.json and catalogue.json with those of the federation's coordinator",
     "no-session": "nothing: the server starts a new session",
-    "not-hidden": "compare min_cohort in config.toml and members.json with the other organisations'",
+    "not-hidden": "if one joins or leaves alone, it accepts that sums show its part (--alone-visible of `fedmc node "
+    "start` or `leave` there); else compare min_cohort in config.toml and members.json with the other organisations'",
     "changed-ratings": "restore ratings, features and events and `fedmc node start --reread`, or ask for a new run",
     DIVERGED: "ask for a new run with larger penalties",
     "failed": "read the node's log",
