@@ -31,7 +31,8 @@ STATUS = {
     "too-many-runs": "the organisation begins no more runs today (UTC): resume tomorrow, or ask it for a larger bound",
     "over-budget": "the node's organisation has no privacy budget left for this: its own log says by how much",
     "ledger-behind": "the node's ledger of releases was lost, or replaced by an older copy: its own log gives the cure",
-    "wrong-member": "the node is not known by this number, or knows no identities: compare members.json",
+    "wrong-member": "the node is not known by this number, or knows no identities: compare members.json; in a take-out "
+    "also: its organisation has not said `fedmc node leave --take-out`",
     UNKNOWN_MEMBERS: "the node has another list of members, and did not take in the server's: compare members.json",
     "not-a-successor": "the list or catalogue does not follow the node's own, or the authority did not sign it",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
