@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.algorithms import bayes_server
+from fedmc.cli.federation_members import take_out_of
 from fedmc.errors import InputError, TooFewError
 from fedmc.federation.node import consents
 from fedmc.federation.server import taking_out
@@ -92,6 +93,8 @@ def test_after_a_take_out_the_sum_is_exactly_that_of_the_others(kind, tmp_path):
     assert RunFolder(living.server / "runs" / "first").status()["taken_out"] == ["west"]
     assert RunFolder(living.server / "runs" / "first").history()[-1]["taken_out"] == ["west"]
     assert own(living, "west", settings).tolist() == [0] * len(own(living, "west", settings))
+    take_out_of(layout.load_server(living.server), ["west"], "first")  # a repeated command has nothing to do
+    assert not taking_out.asked(living.server / "runs" / "first")
     with pytest.raises(InputError, match="nobody would be left"):
         living.take_out("first", "north", "south", "east")
     living.close()

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fedmc.federation.flower.superlink import free_port
-from fedmc.federation.setup import identities, keys, layout
+from fedmc.federation.setup import keys, layout, members
 from tests.loopback import FEDMC, NAMES
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # three federations' worth of processes
@@ -99,7 +99,7 @@ def test_a_node_s_disk_is_lost_without_a_backup(all_up):
     lost, other = made.folder / NORTH, made.folder / NAMES[1]
     kept = lost.rename(made.folder / "the-lost-one")
     lost.mkdir(mode=0o700)
-    for name in ("ca.crt", "server.pub", "identities.json", "catalogue.json"):
+    for name in ("ca.crt", "server.pub", "members.json", "catalogue.json"):
         shutil.copy(other / name, lost / name)
     shutil.copy(kept / "ratings.csv", lost / "ratings.csv")  # the ratings have another home
     text = (other / "config.toml").read_text().replace(f'organisation = "{NAMES[1]}"', f'organisation = "{NORTH}"')
@@ -111,7 +111,7 @@ def test_a_node_s_disk_is_lost_without_a_backup(all_up):
     mine = next(line for line in told.splitlines() if line.startswith(f"{NORTH}=")).split()[0]
     for name in NAMES[1:]:
         ok(made.fedmc("node", "identity", made.folder / name, "--pin", mine))
-    shutil.copy(other / identities.LIST, made.folder / "server" / identities.LIST)
+    shutil.copy(other / members.LIST, made.folder / "server" / members.LIST)
     restart_all(made)
     ok(made.train("new", 3, "--from", "latest", privacy="secagg"))
     assert made.last("new").counted == dict.fromkeys(range(3), 3)
@@ -151,7 +151,7 @@ def test_the_server_s_disk_is_lost_without_a_backup(all_up):
     (server / "runs").mkdir()
     (server / "nodes").mkdir()
     shutil.copy(backup / "config.toml", server / "config.toml")  # written again by hand
-    for name in ("identities.json", "catalogue.json"):
+    for name in ("members.json", "catalogue.json"):
         shutil.copy(made.folder / NORTH / name, server / name)
     for name in NAMES:
         public = subprocess.run(

@@ -20,6 +20,10 @@ from fedmc.federation.setup.members import MemberList
 from fedmc.federation.statuses import OK, explain
 
 FOLDER, START = "announcements", 45.0  # seconds until the ServerApp has started
+ELSEWHERE = (
+    "no server runs on {folder}. If it runs elsewhere, hand it {folder}/members.json, for `fedmc federation members "
+    "SERVER --take members.json`; otherwise nodes hear of it in the next run"
+)
 
 
 def announce(server: Server = Path()) -> None:
@@ -44,14 +48,14 @@ def tell(config: ServerConfig, listed: MemberList) -> dict[str, str]:
     return dict.fromkeys(names, announcing.NO_ANSWER) if found is None else found
 
 
-def tell_if_running(config: ServerConfig, listed: MemberList) -> bool:
-    """Tell all nodes if the server runs; whether it does."""
+def tell_if_running(config: ServerConfig, listed: MemberList) -> None:
+    """Tell all nodes if the server runs here; else say how they hear of it."""
     try:
         superlink.control_port(config)
     except superlink.LinkError:
-        return False
+        echo(ELSEWHERE.format(folder=config.folder))
+        return
     say(tell(config, listed))
-    return True
 
 
 def say(answers: Mapping[str, str]) -> None:

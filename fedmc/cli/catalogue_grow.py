@@ -53,7 +53,7 @@ def grow(
     grown.save(target)
     typer.echo(f"{len(grown):,} items in {target}, {len(grown) - len(old):,} of them new, hash {grown.hash}")
     if authority is None:
-        typer.echo("not signed: running nodes take in only what --authority has signed; else hand it to every folder")
+        typer.echo("not signed: nodes that run take it in only with --authority; else put it into every folder")
 
 
 def _items(source: str) -> Array:

@@ -32,7 +32,6 @@ Authority = Annotated[Path | None, Option(help="The authority's folder.", show_d
 ServerFolder = Annotated[
     Path | None, Option("--server", help="The server's folder, or a copy of it.", show_default="FOLDER/server")
 ]
-HAND_OVER = "if the server is elsewhere, hand it {path}: `fedmc federation members SERVER --take members.json`"
 
 
 def add(
@@ -53,12 +52,14 @@ def add(
     place = folder / name if out is None else out
     listed = joining.add(federation, name, place, keys, parse_names(accept))
     joining.put_into_use(federation.server, listed)
-    typer.echo(f"{place}: hand it to {name} over a secure channel; its README says what to do")
-    _tell(federation.server, listed)
+    own = "" if keys is None else ", which puts its own node.key and identity.key into it"
+    typer.echo(f"{place}: hand it to {name} over a secure channel{own}; its README says what to do")
+    tell_if_running(federation.server, listed)
     alone = smallest_group(len(listed.active), cohort_for(len(listed.active)))
     echo(
-        f"{name} takes part in the next run. The first secure sum with it shows its part, by subtraction, unless at "
-        f"least {alone} organisations join together: alone it goes on only with `fedmc node start --alone-visible`"
+        f"{name} takes part in the next run. The first secure sum with it, less the last one without it, is its part: "
+        f"nodes refuse that unless at least {alone} organisations join together; alone it goes on only with `fedmc "
+        "node start --alone-visible`"
     )
 
 
@@ -81,12 +82,13 @@ def remove(
     If their statements say so, their part is first taken out of the sum of the last run, through one more secure sum.
     """
     federation, names = _open(folder, authority, server), list(parse_names(name) or ())
+    joining.remove(federation, dict.fromkeys(names))  # refuses before anything is done
     said = _statements(names, folder, statement or [])
     out = [one for one in names if one in said and said[one].take_out]
     if out:
         take_out_of(federation.server, out, run)
     listed = joining.remove(federation, {one: said.get(one) for one in names})
-    _tell(federation.server, listed)  # while those that leave are still admitted
+    tell_if_running(federation.server, listed)  # while those that leave are still admitted
     joining.put_into_use(federation.server, listed)
     for one in names:
         echo(_left(one, said.get(one)))
@@ -115,7 +117,7 @@ def list_members(
     if take is not None:
         listed = joining.take_in(config, take)
         joining.put_into_use(config, listed)
-        _tell(config, listed)
+        tell_if_running(config, listed)
     found = members.load(config.folder)
     typer.echo(f"version {found.version}, {len(found.active)} members")
     for one in found.entries:
@@ -132,6 +134,10 @@ class _Waiting(NamedTuple):
 def take_out_of(config: ServerConfig, names: list[str], run: str | None) -> None:
     """Ask for a take-out, and wait until it is done; FedmcError if it fails."""
     folder = find_run(config, run)
+    before = folder.status().get("taken_out", [])
+    names = [name for name in names if name not in before]  # a repeated command goes on where it broke off
+    if not names:
+        return
     superlink.control_port(config)
     if not taking_out.asked(folder.path):
         taking_out.ask(folder, names)
@@ -173,18 +179,13 @@ def _statements(names: list[str], folder: Path, given: list[Path]) -> dict[str, 
     return found
 
 
-def _tell(config: ServerConfig, listed: members.MemberList) -> None:
-    """Tell the nodes, if the server runs here."""
-    if not tell_if_running(config, listed):
-        path = config.path(members.LIST)
-        echo(f"no server runs on {config.folder}: nodes hear of it in the next run; {HAND_OVER.format(path=path)}")
-
-
 def _left(name: str, left: Departure | None) -> str:
+    if left is not None and left.take_out:
+        return f"{name} has left, with its part: new runs of the others go on"
     if left is not None and left.visible:
         return f"{name} has left, and accepts that later sums over the others show its part"
     return (
         f"{name} has left. Its last contribution stays in the sums of its runs. A new secure sum over the others would "
         "show its part, by subtraction: nodes refuse that unless enough leave together, it accepts it in its statement "
-        "(`fedmc node leave --alone-visible`), or each of the others does for those that left (departed_visible)"
+        "(`fedmc node leave --alone-visible`), or each of the others does (`departed_visible = true` in [policy])"
     )

@@ -48,7 +48,8 @@ def init(
         typer.echo(f"{folder / name}: hand it to {name} over a secure channel; its README says what to do")
     signs = request_key.fingerprint(request_key.load_public(folder / "server"))
     typer.echo(f"nodes obey requests that are signed by the server's key {signs}; `fedmc node check` prints it too")
-    typer.echo(f"{folder / 'authority'}: the authority's secret key, which renews certificates: keep it off-line")
+    signing = "the authority's secret key, which signs certificates and the list of members: keep it offline"
+    typer.echo(f"{folder / 'authority'}: {signing}")
     if catalogue is None:
         typer.echo(MISSING_CATALOGUE)
 

@@ -90,13 +90,14 @@ def leave(
     entry = listed.entry(config.organisation)
     left = statements.leaves(entry.name, identities.load_key(folder), take_out, alone_visible)
     path = withdrawing.save(folder, entry.name, left)
-    echo(f"{path}: hand it to the federation's coordinator, for `fedmc federation remove {entry.name} --statement`")
+    echo(f"{path}: hand it to the federation's coordinator, for `fedmc federation remove {entry.name}` there")
     if take_out:
         typer.echo("keep the node running until the part is taken out; it ends by itself")
     if not alone_visible:
         least = smallest_group(len(listed.active), config.min_cohort)
         what = "The sum that takes parts out" if take_out else "A new sum over the others, set against earlier ones,"
+        cure = f"`fedmc node leave{' --take-out' * take_out} --alone-visible`"
         typer.echo(
             f"{what} would show the part of an organisation that leaves alone: the members refuse it unless at least "
-            f"{least} leave together. `fedmc node leave --alone-visible` accepts that it shows"
+            f"{least} leave together. {cure} accepts that it shows"
         )

@@ -31,7 +31,8 @@ STATUS = {
     "too-many-runs": "the organisation begins no more runs today (UTC): resume tomorrow, or ask it for a larger bound",
     "over-budget": "the node's organisation has no privacy budget left for this: its own log says by how much",
     "ledger-behind": "the node's ledger of releases was lost, or replaced by an older copy: its own log gives the cure",
-    "wrong-member": "the node is not known by this number, or knows no identities: compare members.json",
+    "wrong-member": "the node is not known by this number, or knows no identities: compare members.json; in a take-out "
+    "also: its organisation has not said `fedmc node leave --take-out`",
     UNKNOWN_MEMBERS: "the node has another list of members, and did not take in the server's: compare members.json",
     "not-a-successor": "the list or catalogue does not follow the node's own, or the authority did not sign it",
     "no-session": "the node was restarted within a session of secure aggregation, or the session was replaced",
@@ -66,7 +67,8 @@ CURES = {
     UNKNOWN_MEMBERS: "nothing: the server sends its list; if this repeats, compare members.json with the server's",
     "not-a-successor": "compare members.json and catalogue.json with those of the federation's coordinator",
     "no-session": "nothing: the server starts a new session",
-    "not-hidden": "compare min_cohort in config.toml and members.json with the other organisations'",
+    "not-hidden": "if one joins or leaves alone, it accepts that sums show its part (--alone-visible of `fedmc node "
+    "start` or `leave` there); else compare min_cohort in config.toml and members.json with the other organisations'",
     "changed-ratings": "restore ratings, features and events and `fedmc node start --reread`, or ask for a new run",
     DIVERGED: "ask for a new run with larger penalties",
     "failed": "read the node's log",

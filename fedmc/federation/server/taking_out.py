@@ -36,7 +36,8 @@ def ask(folder: RunFolder, names: Sequence[str]) -> None:
     plan, state = folder.plan(), folder.status()
     check(plan, names)
     before = list(state.get("taken_out", []))
-    require(state["state"] == "finished", f"run {folder.path.name} is {state['state']}: finish it first, with `resume`")
+    cure = "finish it with `resume`, or name a finished run with --run"
+    require(state["state"] == "finished", f"run {folder.path.name} is {state['state']}: {cure}")
     left = [name for name in plan.organisations if name not in (*before, *names)]
     require(bool(left), "nobody would be left in the sum: delete the run's folder instead")
     write_whole(folder.path / FILE, json.dumps(list(names)).encode())

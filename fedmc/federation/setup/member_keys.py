@@ -118,6 +118,7 @@ def promote(folder: Path, listed: MemberList, organisation: str) -> bool:
 
 def write_node_keys(server: Path, listed: MemberList) -> None:
     """Write the public keys of the members' nodes, by which the gateway admits them."""
+    (server / "nodes").mkdir(exist_ok=True)  # a copy of the folder may lack it
     for place in listed.active:
         one = listed.entries[place]
         if one.node:  # a list of an earlier version holds none

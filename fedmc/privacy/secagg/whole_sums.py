@@ -48,7 +48,7 @@ def check(
     if small:
         raise DataError(
             f"with earlier sums over {sorted(known)}, a sum over {now} would show the sum of {small[0]} alone: "
-            f"at least {least} members must differ, or none"
+            f"at least {least} members must differ, or none (numbers are places in the list of members, from 0)"
         )
 
 
