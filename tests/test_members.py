@@ -19,6 +19,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, TooFewError
 from fedmc.federation.news import News, encode_news
 from fedmc.federation.node import consents, withdrawing
+from fedmc.federation.server.run_folder import RunFolder
 from fedmc.federation.server.telling import status_of
 from fedmc.federation.setup import founding, identities, joining, layout, member_keys, members, statements, succession
 from fedmc.federation.setup.members import Entry
@@ -179,13 +180,15 @@ class TestJoining:
         living.train("first", EXACT, 2)
         living.add("west", tables(4)[3])
         began = [id(node) for node in living.nodes.values()]
-        with pytest.raises(TooFewError, match="joins or leaves alone without its consent"):
-            living.train("refused", EXACT, 2, "first")
+        refused = living.plan("refused", EXACT, 2, "first")
+        with pytest.raises(TooFewError, match="without its consent"):
+            living.conduct(refused)
         config = layout.load_node(living.made / "west")
         consents.record(config, True)
         assert consents.alone_since(config) is not None
-        last = living.train("second", EXACT, 2, "first")
+        last = living.conduct(refused)  # as `resume` does
         assert last.checkpoint.server.seen == 4
+        assert RunFolder(refused.path).status()["visible"] == ["west"]
         assert began == [id(node) for node in living.nodes.values()]  # nobody was started anew
         consents.record(config, False)
         assert consents.alone_since(config) is None

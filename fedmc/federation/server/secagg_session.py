@@ -90,10 +90,14 @@ class SecureAsk:
             )
 
     def _begun(self, content: bytes) -> Session | None:
-        """The session of this request that an earlier process began, or this one before an error."""
-        session = self.record.session
-        known = session is not None and session.content == content and set(session.members) <= set(self.asked)
-        return session if known else None
+        """The session of this request that an earlier process began, or this one before an error.
+
+        One that nobody can have opened is begun anew instead, with new keys: what a member accepts may have changed.
+        """
+        session, record = self.record.session, self.record
+        if session is None or session.content != content or not set(session.members) <= set(self.asked):
+            return None
+        return session if record.opening or session.instead_of else None
 
     def _content(self) -> bytes:
         return bytes.fromhex(self.asking.request(self.asked[0], self.broadcast).common)
