@@ -72,9 +72,9 @@ def renew(
     if member_keys is not None:
         federation = joining.open_(authority, server)
         listed = joining.renew(federation, member_keys)
+        tell_if_running(federation.server, listed)  # while the old key still admits the member
         joining.put_into_use(federation.server, listed)
         typer.echo(f"version {listed.version} of the list of members has the new keys; the node takes them into use")
-        tell_if_running(federation.server, listed)
         return
     founding.write_certificate(server, keys.load_authority(authority), [layout.load_server(server).host], days)
     typer.echo(f"{server / 'server.pem'} is valid for {days} days; a server that runs here takes it in at once")
