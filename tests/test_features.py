@@ -505,7 +505,7 @@ def test_damaged_catalogues_with_a_table_are_refused(folder):
     for content in (
         whole | {"features": None},
         whole | {"features": []},
-        whole | {"version": 3},
+        whole | {"version": 4},
         whole | {"version": 1},
     ):
         (folder / "c.json").write_text(json.dumps(content))

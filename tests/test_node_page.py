@@ -34,7 +34,7 @@ from fedmc.federation.presence import Presence
 from fedmc.federation.server.run_folder import RunFolder, RunPlan
 from fedmc.federation.server.running import conduct
 from fedmc.federation.server.signing import Counter, Signer
-from fedmc.federation.setup import identities, layout, request_key
+from fedmc.federation.setup import layout, members, request_key
 from fedmc.federation.statuses import STATUS
 from fedmc.federation.wire import Reply, encode_reply, to_bytes
 from tests.conftest import planted
@@ -103,7 +103,7 @@ class Federation:
         return {k: self.tallies[k].answer_bytes(content) for k, content in contents.items()}
 
     def train(self, name="first", rounds=2):
-        keys = [key for _, key in identities.load(self.server.path(identities.LIST))] if "secagg" in self.mode else ()
+        keys = members.load(self.server.folder).identities if "secagg" in self.mode else ()
         items = self.server.catalogue()
         plan = RunPlan(
             f"{name}-id", self.settings, list(NAMES), [1, 2, 3], items.hash, len(items), rounds, 1, 60.0, 3,

@@ -21,7 +21,6 @@ from fedmc.federation.setup import joining, members
 from fedmc.federation.setup.joining import Federation
 from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.setup.statements import Departure
-from fedmc.privacy.secagg.rules import cohort_for, smallest_group
 
 Option = typer.Option
 Name = Annotated[str, typer.Argument(metavar="ORG", help="Name of the organisation.")]
@@ -55,11 +54,10 @@ def add(
     own = "" if keys is None else ", which puts its own node.key and identity.key into it"
     typer.echo(f"{place}: hand it to {name} over a secure channel{own}; its README says what to do")
     tell_if_running(federation.server, listed)
-    alone = smallest_group(len(listed.active), cohort_for(len(listed.active)))
     echo(
         f"{name} takes part in the next run. The first secure sum with it, less the last one without it, is its part: "
-        f"nodes refuse that unless at least {alone} organisations join together; alone it goes on only with `fedmc "
-        "node start --alone-visible`"
+        "nodes refuse that unless as many join together as the largest `min_cohort` of the others, and one more that "
+        "may collude; alone it goes on only with `fedmc node start --alone-visible`"
     )
 
 

@@ -123,7 +123,8 @@ def parsed(content: bytes, path: str | Path) -> Catalogue:
         size = CHARACTER * longest * len(found["items"])
         require(size <= MAX_IDS, f"the item ids of {path} would take {size} bytes, at most {MAX_IDS:,}", DataError)
         items = as_ids(found["items"] or np.empty(0, np.int64), "item")
-        features = _features(found["features"], items, path) if "features" in found else None
+        held = version == WITH_FEATURES or (version == GROWN and "features" in found)
+        features = _features(found["features"], items, path) if held else None
         catalogue = Catalogue(items, features, str(found.get("signature", "")))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, DataError):
