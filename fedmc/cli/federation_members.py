@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -114,19 +114,12 @@ def list_members(
     config = load_server(server)
     if take is not None:
         listed = joining.take_in(config, take)
+        tell_if_running(config, listed)  # while those that leave are still admitted
         joining.put_into_use(config, listed)
-        tell_if_running(config, listed)
     found = members.load(config.folder)
     typer.echo(f"version {found.version}, {len(found.active)} members")
     for one in found.entries:
         echo(f"{one.name:20} {one.identity[:16]}" + ("" if one.left is None else "   has left"))
-
-
-class _Waiting(NamedTuple):
-    """A take-out that the server works on."""
-
-    folder: RunFolder
-    seconds: float
 
 
 def take_out_of(config: ServerConfig, names: list[str], run: str | None) -> None:
@@ -140,7 +133,7 @@ def take_out_of(config: ServerConfig, names: list[str], run: str | None) -> None
     if not taking_out.asked(folder.path):
         taking_out.ask(folder, names)
     superlink.run(config, folder.path)
-    _wait(_Waiting(folder, folder.plan().patience + 120))
+    _wait(folder, folder.plan().patience + 120)
     done, why = folder.status().get("taken_out", []), folder.status().get("why", "")
     missing = [name for name in names if name not in done]
     if missing:
@@ -149,9 +142,9 @@ def take_out_of(config: ServerConfig, names: list[str], run: str | None) -> None
     typer.echo(f"the part of {', '.join(names)} is out of the sum of run {folder.path.name}, exactly")
 
 
-def _wait(waiting: _Waiting) -> None:
-    """Until the take-out has been worked on, or is done."""
-    folder, until, begun = waiting.folder, time.monotonic() + waiting.seconds, False
+def _wait(folder: RunFolder, seconds: float) -> None:
+    """Until the server has worked on the take-out, or it is done."""
+    until, begun = time.monotonic() + seconds, False
     while time.monotonic() < until and taking_out.asked(folder.path):
         locked = folder.locked()
         if begun and not locked:
