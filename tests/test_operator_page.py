@@ -328,10 +328,10 @@ class TestContent:
 
     def test_nothing_but_what_is_listed(self, world):
         """A status and history with more than they have now: whatever is added later is not shown by itself."""
-        world.add_rounds(0, 2, users=["anna"], losses={"north": 0.123}, ratings=4321)
-        world.running(online=["north"], users=["anna"], counts={"north": 4321}, losses=[0.123])
+        world.add_rounds(0, 2, users=["anna"], losses={"north": 0.123456789}, ratings=987654321)
+        world.running(online=["north"], users=["anna"], counts={"north": 987654321}, losses=[0.123456789])
         text = json.dumps(world.seen()) + world.ask("/metrics", world.token)[2].decode()
-        for word in ("anna", "4321", "0.123", "participants", "losses"):
+        for word in ("anna", "987654321", "0.123456789", "participants", "losses"):
             assert word not in text
 
 
