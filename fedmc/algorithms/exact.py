@@ -1,8 +1,8 @@
 """FedMC-ADMM with both halves solved exactly (the paper's remark): fewer rounds, and work for rated items only.
 
-With the square loss and a separable penalty each row can be solved exactly. An item that no user of the client rated
-has W = V and Y = 0, so a client keeps W and Y of its rated items only. With another loss the halves take proximal
-gradient steps, as in `admm`.
+With the square loss and a separable penalty each row is solved in one step, with another loss in a few
+(`problem.majorise`), down to a tolerance. An item that no user of the client rated has W = V and Y = 0, so a client
+keeps W and Y of its rated items only.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Coupling, coefficients
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
+
+
+ROUND_TOLERANCE = 1e-2  # of the halves of a round, where a loss needs several steps
 
 
 class SparseADMMState(NamedTuple):
@@ -74,11 +77,9 @@ class ExactADMM(LinearisedADMM):
         super().check(settings)
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
-        solvable = isinstance(broadcast.settings.make_loss(), Square)
-        if broadcast.task == "round" and solvable:
-            assert state is None or isinstance(state, SparseADMMState)
-            return self.exact_round(shard, state, broadcast)
-        if broadcast.task == "start" and solvable:
+        if broadcast.task == "round":
+            return self.exact_round(shard, _sparse(shard, state, broadcast), broadcast)
+        if broadcast.task == "start":
             begun = self.first_sparse_state(shard, broadcast)
             return begun, Sums.of(S=beta_of(broadcast) * begun.W + begun.Y, joined=1)
         return super().client_update(shard, state, broadcast)
@@ -92,10 +93,10 @@ class ExactADMM(LinearisedADMM):
         settings, rated, tie = broadcast.settings, shard.rated, beta_of(broadcast)
         U = self.fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else broadcast.V, broadcast)
         V, beta = broadcast.V[rated], tie[rated] if isinstance(tie, np.ndarray) else tie
-        numbers = coefficients(settings.penalty_of_copies, settings.width)
-        assert numbers is not None
         coupling = Coupling(broadcast.clients * beta, steps.anchors(V, old.Y_rated, beta))
-        W = subproblem.exact(_by_rated(shard, broadcast), U, old.W_rated, numbers, coupling)
+        W = subproblem.minimise(
+            _by_rated(shard, broadcast), U, old.W_rated, settings.penalty_of_copies, ROUND_TOLERANCE, coupling
+        )
         Y, near, finite = steps.dual_step(V, old.W_rated, old.Y_rated, W, beta, settings.dual_step)
         change = np.asarray(tie * (broadcast.V if joined else broadcast.V - old.V), W.dtype)
         change[rated] = beta * W + Y if joined else near
@@ -117,16 +118,25 @@ class ExactADMM(LinearisedADMM):
         return {"S": S}
 
     def fit_users(self, shard: Shard, U: Array, F: Array, broadcast: Broadcast) -> Array:
-        """The U half at its minimum if it is fitted to V and can be solved exactly, else N steps."""
+        """The U half at its minimum if it is fitted to V and can be solved row by row, else N steps."""
         settings = broadcast.settings
         penalty, _ = settings.penalties(broadcast.clients)
-        numbers = subproblem.solvable(settings.make_loss(), penalty, settings.width)
-        if settings.fit_users_to == "V" and numbers is not None:
-            return subproblem.exact(by_user(shard, broadcast), F, U, numbers)
+        if settings.fit_users_to == "V" and coefficients(penalty, settings.width) is not None:
+            return subproblem.minimise(by_user(shard, broadcast), F, U, penalty, ROUND_TOLERANCE)
         return super().fit_users(shard, U, F, broadcast)
 
     def state_numbers(self, sizes: Sizes) -> int:
         return 2 * sizes.rated * sizes.width
+
+
+def _sparse(shard: Shard, state: State | None, broadcast: Broadcast) -> SparseADMMState | None:
+    """The state; one with all rows, which an earlier version kept for other losses, becomes one of the rated rows."""
+    if not isinstance(state, ADMMState):
+        assert state is None or isinstance(state, SparseADMMState)
+        return state
+    contribution = state.W + state.Y / beta_of(broadcast)  # to the server's sum, divided by beta
+    rated = shard.rated
+    return SparseADMMState(state.U, rated, state.W[rated], state.Y[rated], contribution.astype(state.W.dtype))
 
 
 def _by_rated(shard: Shard, broadcast: Broadcast) -> Problem:

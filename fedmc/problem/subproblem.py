@@ -14,8 +14,9 @@ from scipy import sparse
 
 from fedmc.kernels import solves, steps
 from fedmc.kernels.gram import ScaledRatings
+from fedmc.problem import majorise
 from fedmc.problem.losses import Loss, Square
-from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, coefficients
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, Weighted, coefficients
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array, DType
 
@@ -147,18 +148,41 @@ def exact(problem: Problem, F: Array, X: Array, numbers: Coefficients, coupling:
     return solves.solve_rows(*raw(problem), F, out, rho, anchor, l1, l2, lo, hi, numbers.free, numbers.closed)
 
 
-def minimise(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8) -> Array:
-    """The minimiser, started from X: exact if the kernels can solve it, else by steps down to a relative tolerance."""
-    numbers = solvable(problem.loss, penalty, X.shape[1])
-    if numbers is not None:
-        return exact(problem, F, X, numbers)
+def minimise(
+    problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float = 1e-8, coupling: Coupling | None = None
+) -> Array:
+    """The minimiser, started from X: exact if the kernels can solve it, else by steps down to a relative tolerance.
+
+    A coupling needs a separable penalty.
+    """
+    numbers = coefficients(penalty, X.shape[1])
     if isinstance(problem.loss, Square):
-        return _accelerated(problem, F, X, penalty, tolerance)
-    for _ in range(200):
-        before, X = X, prox_steps(problem, F, X, penalty, N=50)
-        if np.linalg.norm(X - before) <= tolerance * max(float(np.linalg.norm(X)), 1e-12):
-            break
-    return X
+        if numbers is None:
+            return _accelerated(problem, F, X, penalty, tolerance)
+        return exact(problem, F, X, numbers, coupling)
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    scaled = sparse.csr_array(((matrix.data - mean) / scale, matrix.indices, matrix.indptr), shape=matrix.shape)
+    c = problem.loss.curvature
+    lighter = Weighted(penalty, 1 / c) if numbers is None else _lighter(numbers, c)
+
+    def solve(targets: sparse.csr_array, rows: Array, start: Array) -> Array:
+        squares = Problem(targets, Square(), Scaling())
+        if isinstance(lighter, Weighted):
+            return _accelerated(squares, F, start, lighter, tolerance)
+        return exact(squares, F, start, lighter, coupling and _of_rows(coupling, rows, c))
+
+    return majorise.minimise(scaled, problem.loss, F, X, solve, tolerance, coupled=numbers is None)
+
+
+def _lighter(numbers: Coefficients, c: float) -> Coefficients:
+    """A separable penalty divided by c."""
+    return Coefficients(numbers.l1 / c, numbers.l2 / c, numbers.lo, numbers.hi)
+
+
+def _of_rows(coupling: Coupling, rows: Array, c: float) -> Coupling:
+    """The coupling of these rows, divided by c."""
+    rho = np.asarray(coupling.rho) / c
+    return Coupling(rho[rows] if rho.ndim == 2 and len(rho) > 1 else rho, np.asarray(coupling.anchor)[rows])
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
