@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmc.algorithms.settings import Settings
     from fedmc.data.ratings import Ratings
-    from fedmc.data.splits import split
+    from fedmc.data.splits import last, leave, since, split
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
 
 __version__ = "0.3.0"
-__all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "split"]
+__all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "last", "leave", "load", "since", "split"]
 
 _HOMES = {
     "FedMC": "estimator.FedMC",
     "Model": "model.Model",
     "Ratings": "data.ratings.Ratings",
     "Settings": "algorithms.settings.Settings",
+    "last": "data.splits.last",
+    "leave": "data.splits.leave",
     "load": "model.load",
+    "since": "data.splits.since",
     "split": "data.splits.split",
 }
 

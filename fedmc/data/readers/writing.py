@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from fedmc.data.files import free
-from fedmc.data.ratings import Ratings
 from fedmc.errors import unknown
 from fedmc.types import Array
 
@@ -23,19 +23,18 @@ DIGITS = 4  # of numbers in text
 Block = Mapping[str, Array]  # columns of equal length, by name
 
 
-def write_table(ratings: Ratings, path: str | Path) -> None:
+class Table(Protocol):
+    """Rows as columns by name, such as `Ratings`."""
+
+    def columns(self) -> Block: ...
+
+
+def write_table(ratings: Table, path: str | Path) -> None:
     """Write one row per rating, in the order of the ids, atomically; the file's ending determines the format."""
     path = Path(path)
     if path.suffix not in ENDINGS:
         raise unknown("ending", path.suffix, ENDINGS)
-    columns = {
-        "user": ratings.users[ratings.rows()],
-        "item": ratings.items[ratings.matrix.indices],
-        "rating": ratings.matrix.data,
-    }
-    if ratings.times is not None:
-        columns["timestamp"] = ratings.times
-    table = pa.table(columns)
+    table = pa.table(dict(ratings.columns()))
     partial = free(path.with_name(path.name + ".part"))
     try:
         if path.suffix == ".parquet":
