@@ -26,11 +26,11 @@ from fedmc.data.given import (
     with_new,
 )
 from fedmc.data.ratings import Ratings
+from fedmc.data.rows import Columns
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import require
 from fedmc.model import Model
-from fedmc.parameters import Parameters
 from fedmc.predicting import Predicting
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import ModeName, Privacy
@@ -49,7 +49,7 @@ from fedmc.types import Array
 LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
-    "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
+    "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
     "measure_every", "feedback", "confidence", "recency", "warm_start",
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ class Trained(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class FedMC(Parameters, Predicting):
+class FedMC(Predicting):
     """Federated matrix completion: users are distributed over clients, which share only updates of the item factors.
 
     Parameters left at None take the preset's value.
@@ -78,6 +78,8 @@ class FedMC(Parameters, Predicting):
     confidence : of events, how an amount becomes a weight: "none" (1 each), "log", "log:A,E" or "linear:A"; None:
         "none" if all amounts are 1, else "log".
     recency : of events, whether a user's recent ones count more in predictions, if their times are known.
+    columns : the columns of X that hold users and items, two names or positions; None: those with the usual names,
+        such as user and item, or X has no others.
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
@@ -130,6 +132,7 @@ class FedMC(Parameters, Predicting):
     feedback: Feedback = "explicit"
     confidence: str | None = None
     recency: bool = True
+    columns: Columns | None = None
     clients: int = 10
     active: int | None = None
     rounds: int = 50
@@ -169,7 +172,6 @@ class FedMC(Parameters, Predicting):
     confidence_: str | None = field(init=False)
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)
-    n_features_in_: int = field(init=False)
     _trained_on: Trained = field(init=False)
 
     def fit(
@@ -177,25 +179,36 @@ class FedMC(Parameters, Predicting):
         X: object,
         y: ArrayLike | None = None,
         *,
+        groups: ArrayLike | None = None,
         clients: Clients | None = None,
         user_features: Source | None = None,
         items: Source | None = None,
         also_seen: Source | None = None,
     ) -> FedMC:
-        """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
+        """Train on (user, item) rows X and ratings y, or on a table of ratings X.
 
+        Rows are an array of numbers or strings, or a DataFrame; a table is a `Ratings`, a DataFrame, a scipy sparse
+        matrix, three arrays, or a 2-D array with NaN where unknown. `groups` names the client that each row of X comes
+        from; all rows of a user come from one.
         `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
         order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
 
         For preset "bayes", DataFrames or files may add `user_features` (an id, numbers, categories; they stay at the
         client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
         """
-        table = self._table(X, y)
+        table = self._rows(X, y, groups, reset=True)
         names = names_given(table, X, clients, self._events())
         start_from = self.model_ if self.warm_start and hasattr(self, "model_") else None
         return self._fit(Trained(table, Sources(user_features, items, also_seen), names), self.rounds, start_from)
 
-    def partial_fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
+    def partial_fit(
+        self,
+        X: object,
+        y: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        clients: Clients | None = None,
+    ) -> FedMC:
         """Go on with new ratings: they are added to those of before, and training goes on for a few rounds.
 
         A new rating of a known (user, item) pair replaces the old one; amounts of events add up. `clients` assigns new
@@ -203,8 +216,8 @@ class FedMC(Parameters, Predicting):
         first call is a `fit`. The estimator keeps the ratings that it was trained on.
         """
         if not hasattr(self, "model_"):
-            return self.fit(X, y, clients=clients)
-        new, events, before = self._table(X, y), self._events(), self._trained_on
+            return self.fit(X, y, groups=groups, clients=clients)
+        new, events, before = self._rows(X, y, groups), self._events(), self._trained_on
         table = with_new(before.table, new, "last" if events is None else "sum")
         names = names_with_new(before.clients, names_given(new, X, clients, events))
         return self._fit(Trained(table, before.sources, names), min(self.rounds, warm.ROUNDS), self.model_)
@@ -232,7 +245,7 @@ class FedMC(Parameters, Predicting):
         )  # fmt: skip
         self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
         self.confidence_, self.n_rounds_, self.client_of_user_ = scale, run.history[-1].number, owner
-        self.n_features_in_, self._trained_on = len(ratings.items), given
+        self._trained_on = given
         if run.diverged is not None:  # the last finite model stays in model_
             raise run.diverged
         return self
@@ -248,12 +261,24 @@ class FedMC(Parameters, Predicting):
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
-        return self.fit(X, y).transform(X)
+        """Fit, and complete the table of the ratings: users x items, those that were given unchanged."""
+        return self.fit(X, y).model_.transform(self._trained_on.table)
 
     def _events(self) -> EventOptions | None:
         """How tables are read: as ratings (None), or as events."""
         implicit = self.feedback == "implicit" or any(map(registry.of_events, (self.algorithm, self.method)))
         return EventOptions(recency=self.recency) if implicit or self.preset == "implicit" else None
 
+    def _rows(
+        self, X: object, y: ArrayLike | None, groups: ArrayLike | None, reset: bool = False
+    ) -> Ratings:
+        """What to train on."""
+        found = ratings_given(X, y, self.duplicates, self._events(), groups, self.columns)
+        if y is not None:
+            self._note_columns(X, y, reset=reset)
+        elif reset:
+            self._forget_columns()
+        return found
+
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
-        return ratings_given(X, y, self.duplicates, self._events())
+        return ratings_given(X, y, self.duplicates, self._events(), None, self.columns)
