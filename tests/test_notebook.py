@@ -8,8 +8,7 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
 
-from docs.site_parts import notebook as site
-
+site = pytest.importorskip("docs.site_parts.notebook")
 PATH = Path(__file__).parents[1] / "docs" / "tutorial" / "notebook.ipynb"
 CLAIMS = "assert 0.5 < together < 0.9\nassert all(alone > joint for _, _, alone, joint in errors)"
 
