@@ -11,9 +11,22 @@ if TYPE_CHECKING:
     from fedmc.data.splits import last, leave, since, split
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
+    from fedmc.report.figures import plot_history
 
 __version__ = "0.3.0"
-__all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "last", "leave", "load", "since", "split"]
+__all__ = [
+    "FedMC",
+    "Model",
+    "Ratings",
+    "Settings",
+    "__version__",
+    "last",
+    "leave",
+    "load",
+    "plot_history",
+    "since",
+    "split",
+]
 
 _HOMES = {
     "FedMC": "estimator.FedMC",
@@ -23,6 +36,7 @@ _HOMES = {
     "last": "data.splits.last",
     "leave": "data.splits.leave",
     "load": "model.load",
+    "plot_history": "report.figures.plot_history",
     "since": "data.splits.since",
     "split": "data.splits.split",
 }

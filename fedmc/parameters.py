@@ -44,7 +44,10 @@ else:
             pass
 
 
-class NotFitted(InputError, NotFittedError):
+UNUSED = "$UNUSED$"  # scikit-learn's word for an argument of a method that is no metadata
+
+
+class UnfittedError(InputError, NotFittedError):
     """Something was asked of an estimator before `fit`."""
 
 
@@ -79,11 +82,17 @@ class Parameters(RegressorMixin, BaseEstimator):
         return tags
 
     def _note_columns(self, X: object, y: object = None, *, reset: bool = False) -> None:
-        """Remember the columns of X or, unless `reset`, compare them with those of `fit`; warn if y is a column."""
-        if validate_data is not None and getattr(X, "ndim", 2) > 1:
+        """Remember the columns of X or, unless `reset`, compare their number with that of `fit`; warn if y is a column.
+
+        Those of a DataFrame are found by name, so others beside them do not matter.
+        """
+        if validate_data is None:
+            return
+        by_name = hasattr(X, "columns") or hasattr(self, "feature_names_in_")
+        if getattr(X, "ndim", 2) > 1 and (reset or not by_name):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            if y is not None:
-                column_or_1d(y, warn=True)
+        if y is not None:
+            column_or_1d(y, warn=True)
 
     def _forget_columns(self) -> None:
         """A table of ratings has no rows."""

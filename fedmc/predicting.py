@@ -18,7 +18,7 @@ from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
 from fedmc.model.ids import Unknown
 from fedmc.model.model import Interval
-from fedmc.parameters import NotFitted, Parameters
+from fedmc.parameters import UNUSED, Parameters, UnfittedError
 from fedmc.types import Array
 
 
@@ -28,6 +28,8 @@ class Predicting(Parameters):
     columns: Columns | None
     model_: Model
     confidence_: str | None
+    # X under another name, and not metadata in scikit-learn's sense
+    __metadata_request__predict = {"users": UNUSED, "items": UNUSED}  # noqa: RUF012
 
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
         raise NotImplementedError
@@ -121,13 +123,13 @@ class Predicting(Parameters):
         else:
             self._note_columns(X, y)
             (users, items), y = rows_given(X, self.columns), values_given(y)
-        users, items, ratings = batch_of(users, items, y)[:3]
-        return -float(np.sqrt(np.mean(np.square(anyone.predict(model, users, items) - ratings))))
+        errors = anyone.predict(model, users, items) - batch_of(users, items, y).ratings
+        return -float(np.sqrt(np.mean(np.square(errors))))
 
     def save(self, path: str) -> None:
         self._model().save(path)
 
     def _model(self) -> Model:
         if not hasattr(self, "model_"):
-            raise NotFitted("this FedMC is not fitted yet: call fit first")
+            raise UnfittedError("this FedMC is not fitted yet: call fit first")
         return self.model_

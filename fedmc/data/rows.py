@@ -42,7 +42,7 @@ def check_columns(columns: object) -> None:
 
 
 def rows_given(X: object, columns: Columns | None = None) -> Rows:
-    """The users and items of an array or a DataFrame: those `columns`, else the two with the usual names, or all two."""
+    """The users and items of an array or a DataFrame: these `columns`, else those with the usual names, or its two."""
     check_columns(columns)
     if isinstance(X, ArrowStream):
         return _of_frame(X, columns)
@@ -54,14 +54,18 @@ def rows_given(X: object, columns: Columns | None = None) -> Rows:
     width = table.shape[1]
     if columns is None:
         needed = f"X needs 2 columns, users and items, got n_features = {width}"
-        require(width == 2, f"{needed} ({width} feature(s) (shape={table.shape}) while 2 are required): {CURE}", DataError)
+        require(
+            width == 2, f"{needed} ({width} feature(s) (shape={table.shape}) while 2 are required): {CURE}", DataError
+        )
     found = (0, 1) if columns is None else columns
+    places: list[int] = []
     for column in found:
         if isinstance(column, str):
             raise InputError(f"X is an array, which has no column {column!r}: give a DataFrame, or positions")
+        places.append(column)
         inside = f"X has no column {column}: it has {width} feature(s) (shape={table.shape}) while a minimum of "
         require(-width <= column < width, f"{inside}{column + 1} is required.", DataError)
-    users, items = (table[:, column] for column in found)
+    users, items = (table[:, column] for column in places)
     return Rows(_ids(users, "user"), _ids(items, "item"))
 
 
