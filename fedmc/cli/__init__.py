@@ -60,6 +60,7 @@ NODE = {
     "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
     "recommend": Entry("fedmc.cli.recommend:recommend_at_node", "Recommend items to the organisation's own users."),
     "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
+    "find": Entry("fedmc.cli.find:find_at_node", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),
     "recommend": Entry("fedmc.cli.recommend:recommend", "Recommend items to users."),
     "similar": Entry("fedmc.cli.recommend:similar", "Find items that are similar to items."),
+    "find": Entry("fedmc.cli.find:find", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
