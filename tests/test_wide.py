@@ -213,7 +213,20 @@ def test_the_commands(tmp_path, cells):
         ("prepare", path, *as_matrix, "--out", tmp_path / "shards"),
         ("audit", path, *as_matrix, *few),
         ("tune", path, *as_matrix, "--ranks", 2, "--trials", 1, "--rounds", 1, "--clients", 3),
-        ("compare", path, *as_matrix, *few, "--active", 3, "--methods", "fedavg", "--seeds", 1, "--out", tmp_path / "compared"),
+        (
+            "compare",
+            path,
+            *as_matrix,
+            *few,
+            "--active",
+            3,
+            "--methods",
+            "fedavg",
+            "--seeds",
+            1,
+            "--out",
+            tmp_path / "compared",
+        ),
     ):
         done = command(*words)
         assert done.returncode == 0, (words, done.stderr)
@@ -223,7 +236,22 @@ def test_a_comparison_goes_on_as_it_began(tmp_path, cells):
     """The form is kept in study.json: the same command resumes, and the file can be read again."""
     path, out = tmp_path / "jokes.csv", tmp_path / "compared"
     path.write_text(lines(cells))
-    words = "compare", path, "--wide", "--missing", 99, "--clients", 3, "--active", 3, "--rounds", 1, "--rank", 2, "--methods"
+    words = (
+        "compare",
+        path,
+        "--wide",
+        "--missing",
+        99,
+        "--clients",
+        3,
+        "--active",
+        3,
+        "--rounds",
+        1,
+        "--rank",
+        2,
+        "--methods",
+    )
     for _ in range(2):
         done = command(*words, "fedavg", "--seeds", 1, "--out", out)
         assert done.returncode == 0, done.stderr
