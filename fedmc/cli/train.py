@@ -36,7 +36,7 @@ from fedmc.training.ablation import Variant
 from fedmc.training.ranks import Rank
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
-from fedmc.training.side import check as check_side
+from fedmc.training.side import usable
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
@@ -178,6 +178,7 @@ def train(
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     _check(settings, decided, wanted, ablated, trained)
+    decided = decided._replace(plan=decided.plan._replace(titles_only=usable(settings, decided.plan.side).titles_only))
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
@@ -203,7 +204,6 @@ def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trai
     check_fits(settings, decided)
     if trained is not None:
         warm.check(trained.settings, settings)
-    check_side(settings, decided.plan.side.given)
     if ablated:
         ablation.check(settings)
 

@@ -44,6 +44,7 @@ class Plan(NamedTuple):
     items: Path | None = None  # a public table of features and titles
     also_seen: Path | None = None  # events without a rating
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
+    titles_only: bool = False  # of the table of items: the model does not use features
     times: bool = False  # read the times of the ratings, for biases by user and day
     events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
     confidence_scale: str | None = None  # of events: how amounts become confidences; AUTO; None: they stay amounts
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
 
     @property
     def side(self) -> Sources:
-        return Sources(self.user_features, self.items, self.also_seen, self.categorical)
+        return Sources(self.user_features, self.items, self.also_seen, self.categorical, self.titles_only)
 
     @property
     def test_split(self) -> str | None:
@@ -171,12 +172,13 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         opened = open_prepared(plan.source)
         if plan.events is None:
             prepared_events.check_ratings(opened)
-            return opened_federation(opened)
+            return side.titled(opened_federation(opened), plan.side)
         opened = opened.as_events(plan.events)
         if plan.confidence_scale is None:
-            return opened_federation(opened)
+            return side.titled(opened_federation(opened), plan.side)
         weighed, scale, notes = prepared_events.weighed(opened, plan.confidence_scale)
-        return opened_federation(weighed)._replace(confidence_scale=scale, notes=notes)
+        found = opened_federation(weighed)._replace(confidence_scale=scale, notes=notes)
+        return side.titled(found, plan.side)
     ratings = load_table(plan) if ratings is None else ratings
     if plan.events is None:
         check_explicit(ratings)

@@ -35,7 +35,7 @@ from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
-from fedmc.model import Model
+from fedmc.model import Model, titles
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
 from fedmc.training.calibration import finished, rating_range
@@ -247,12 +247,13 @@ def make_node(
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
     def on_finish(request: Request, U: Array, state: State | None) -> None:
-        broadcast, items = request.broadcast, opened.prepared.catalogue.items
+        broadcast, catalogue = request.broadcast, opened.prepared.catalogue
+        items, known = catalogue.items, titles.of_items(catalogue.items, catalogue.features)
         seen: sparse.csr_array = shard.pattern()
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         U, posterior = finished([shard], [state], broadcast, U)
-        model = Model(items, broadcast.V, users, U, seen, *about, posterior)
+        model = Model(items, broadcast.V, users, U, seen, *about, posterior, known)
         rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
         models.keep(config, request.run, model, rated)
 
