@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from contextlib import chdir
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -160,6 +161,15 @@ def test_standard_deviations_and_intervals(kind, to, tmp_path):
     np.testing.assert_allclose(high, expected.high, atol=close(kind))
 
 
+@pytest.mark.parametrize("to", FORMS)
+def test_titles_stand_beside_the_items(to, tmp_path):
+    fast = model_of("fast")
+    titles = [f"Film № {i}" if i % 3 else "" for i in fast.items]
+    titles[1] = "half of a pair: \ud800"
+    found = exported(replace(fast, titles=np.array(titles)), tmp_path / "out", to)
+    assert found["item_titles"].tolist() == ["", "half of a pair: ?", *titles[2:]]
+
+
 def test_days_are_left_out_with_a_note(tmp_path):
     model = model_of("bayes, days")
     export(model, tmp_path / "out", "npz")
@@ -256,8 +266,6 @@ class Cubed(Square):
 
 
 def test_a_link_of_ones_own(tmp_path):
-    from dataclasses import replace
-
     fast = model_of("fast")
     model = replace(fast, settings=fast.settings.replace(loss=Cubed()))
     with pytest.raises(InputError, match=r"link of loss cubed has no operator in ONNX: choose to='npz' or 'parquet'"):

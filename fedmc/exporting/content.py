@@ -37,7 +37,7 @@ class Items(NamedTuple):
     """The items of a model, with factors and biases or, of a model from items to items, with weights."""
 
     ids: Array
-    titles: Array | None
+    titles: Array | None  # an empty string where it is not known
     factors: Array | None
     bias: Array | None
     weights: Array | None
@@ -85,7 +85,7 @@ def content_of(model: Model, items_only: bool, posterior: bool, dtype: DType | N
     days = model.posterior is not None and model.posterior.days is not None
     user_parts, item_parts = _parts(model, U, V)
     return Content(
-        Items(model.items, None, *item_parts),
+        Items(model.items, _titles(model), *item_parts),
         None if items_only else Users(model.users, *user_parts, model.seen),
         _spread(model, items_only, kind) if posterior else None,
         *(model.scaling.mean, model.scaling.scale, low, high),
@@ -99,6 +99,13 @@ def link_of(loss: Loss) -> str | None:
     return next(
         (name for name, link in LINKS.items() if np.allclose(found, link(PROBES), rtol=1e-12, atol=1e-12)), None
     )
+
+
+def _titles(model: Model) -> Array | None:
+    """The titles as text that every file can hold."""
+    if model.titles is None:
+        return None
+    return np.array([title.encode("utf-8", "replace").decode("utf-8") for title in model.titles.tolist()], np.str_)
 
 
 def _user_rows(model: Model) -> Array:

@@ -56,7 +56,8 @@ def of_npz(content: Content) -> str:
 
 def of_parquet(content: Content) -> str:
     by_weights = content.items.weights is not None
-    load = snippets.PARQUET + (snippets.PARQUET_WEIGHTS if by_weights else snippets.PARQUET_FACTORS.format(side="item"))
+    load = snippets.PARQUET + _titles(content)
+    load += snippets.PARQUET_WEIGHTS if by_weights else snippets.PARQUET_FACTORS.format(side="item")
     if content.users is not None:
         load += snippets.PARQUET_USERS + ("" if by_weights else snippets.PARQUET_FACTORS.format(side="user"))
     if content.spread is not None:
@@ -73,16 +74,21 @@ def of_hnsw_index(content: Content) -> str:
 
 
 def of_onnx(content: Content) -> str:
+    load = snippets.ONNX + _titles(content) + ("" if content.users is None else snippets.PARQUET_USERS)
     code = snippets.ONNX_VECTOR if content.users is None else snippets.ONNX_USER
     if content.items.weights is not None:
         code = snippets.ONNX_WEIGHTS.replace("DTYPE", f"np.{content.dtype}")
     words = f"Real numbers that go in and come out are {content.dtype}, rows of the tables int64, masks bool.\n"
-    return f"## The graphs\n\n{words}\n" + _titled("## Use it", code)
+    return f"## The graphs\n\n{words}\n" + _titled("## Use it", load + snippets.ONNX_RUN + code)
+
+
+def _titles(content: Content) -> str:
+    return "" if content.items.titles is None else snippets.TITLES
 
 
 def _of_index(content: Content, search: str) -> str:
     """The text of an index: its vectors, the query, and the search."""
-    load = snippets.PARQUET + snippets.INDEX
+    load = snippets.PARQUET + _titles(content) + snippets.INDEX
     if content.users is not None:
         load += snippets.PARQUET_USERS + snippets.PARQUET_FACTORS.format(side="user")
     finish = snippets.INDEX_RATING.format(link=_link(content))

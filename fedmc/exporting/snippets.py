@@ -24,6 +24,9 @@ items = pq.read_table("items.parquet")
 item_ids = items["item"].to_numpy()
 """
 
+TITLES = """item_titles = items["title"].to_numpy()
+"""
+
 PARQUET_FACTORS = """{side}_factors, {side}_bias = np.stack({side}s["factors"].to_numpy()), {side}s["bias"].to_numpy()
 """
 
@@ -178,15 +181,16 @@ def recommend(user, n=10):
     return rows, rating(products, user_bias[user])
 '''
 
-ONNX_TABLES = """
+ONNX = """
 import numpy as np
 import onnxruntime
 import pyarrow.parquet as pq
 
-item_ids = pq.read_table("items.parquet")["item"].to_numpy()
+items = pq.read_table("items.parquet")
+item_ids = items["item"].to_numpy()
 """
 
-ONNX_EXCLUDE = '''
+ONNX_RUN = '''
 
 def run(graph, **inputs):
     """The outputs of a graph."""
@@ -202,14 +206,7 @@ def excluding(lists):
     return mask
 '''
 
-ONNX_USER = (
-    ONNX_TABLES
-    + """users = pq.read_table("users.parquet")
-user_ids = users["user"].to_numpy()
-seen = users["seen"].to_numpy()  # of each user: rows of the items rated or had
-"""
-    + ONNX_EXCLUDE
-    + '''
+ONNX_USER = '''
 
 def predict(user, item):
     """Predictions of pairs: two arrays of equal length, of rows of user_ids and item_ids."""
@@ -221,12 +218,8 @@ def recommend(user, n=10):
     """(rows, predictions) of the n best items that each of these users has not rated or had."""
     return run("recommend.onnx", user=user, n=np.array([n]), exclude=excluding(seen[user]))
 '''
-)
 
-ONNX_VECTOR = (
-    ONNX_TABLES
-    + ONNX_EXCLUDE
-    + '''
+ONNX_VECTOR = '''
 
 def predict(factors, bias, item):
     """Predictions for users with these factors (a row each) and biases, and one item each: rows of item_ids."""
@@ -239,12 +232,8 @@ def recommend(factors, bias, leave_out, n=10):
     inputs = {"factors": factors, "bias": bias, "n": np.array([n]), "exclude": excluding(leave_out)}
     return run("recommend_vector.onnx", **inputs)
 '''
-)
 
-ONNX_WEIGHTS = (
-    ONNX_TABLES
-    + ONNX_EXCLUDE
-    + '''
+ONNX_WEIGHTS = '''
 
 def predict(had, item):
     """Predictions for users who had these items (a list of rows of item_ids each), and one item each."""
@@ -257,4 +246,3 @@ def recommend(had, n=10):
     mask = excluding(had)
     return run("recommend_vector.onnx", had=mask.astype(DTYPE), n=np.array([n]), exclude=mask)
 '''
-)
