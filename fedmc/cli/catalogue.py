@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.parsing import parse_names
 from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
@@ -91,8 +91,11 @@ def _read(source: str, columns: str | None, query: str | None, duplicates: Dupli
     if feedback is None:
         found = understand(plan).ratings
         if found is not None:
+            tell(found.notes)
             return found
-    return load_table(plan._replace(events=None if feedback == "explicit" else EventOptions()))
+    read = load_table(plan._replace(events=None if feedback == "explicit" else EventOptions()))
+    tell(read.notes)
+    return read
 
 
 def _save(made: Catalogue, out: Path, items: Path | None, categorical: str | None) -> None:

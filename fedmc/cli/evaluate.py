@@ -13,7 +13,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.as_trained import as_trained, recency_of, scale_of, settings_beside
 from fedmc.cli.display import counted, print_table
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
@@ -58,12 +58,11 @@ class Read(NamedTuple):
 
         With `recency`, the times of events are read, if there are any.
         """
-        if self.events is None:
-            return load_source(source, self.columns, duplicates=self.duplicates, times=times)
-        events = replace(as_trained(self.events, self.trained, source, self.columns), recency=recency)
+        events = None
+        if self.events is not None:
+            events = replace(as_trained(self.events, self.trained, source, self.columns), recency=recency)
         found = load_source(source, self.columns, duplicates=self.duplicates, times=times, events=events)
-        for note in found.notes:
-            echo(note, err=True)
+        tell(found.notes)
         return found
 
 

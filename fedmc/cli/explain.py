@@ -13,6 +13,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.as_trained import as_trained, scale_of, settings_beside
 from fedmc.cli.display import print_table
+from fedmc.cli.echo import tell
 from fedmc.cli.groups import Side
 from fedmc.cli.model import AsJson, ModelPath, check_explained, of_events
 from fedmc.cli.parsing import parse_names
@@ -99,12 +100,15 @@ def explain(
 def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, duplicates: Duplicates) -> Ratings:
     """The ratings of training, or its events as confidences, read as in training."""
     if not of_events(fitted):
-        return load_source(source, columns, duplicates=duplicates)
+        found = load_source(source, columns, duplicates=duplicates)
+        tell(found.notes)
+        return found
     settings = settings_beside(model)
     column = settings.get("confidence")
     given = EventOptions(None if column is None else str(column))
     events = as_trained(given, settings, source, columns)
     amounts = load_source(source, columns, duplicates=duplicates, events=events)
+    tell(amounts.notes)
     return scaled(amounts, scale_of(settings) or default_confidence(amounts.matrix.data))
 
 
