@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Modules stay together, and modules of real processes never run side by side (tests/conftest.py).
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test fast slow nightly lint bench lock sbom clean
+.PHONY: demo test fast slow nightly lint docs bench lock sbom clean
 
 demo: $(STAMP)
 	$(BIN)/fedmc demo
@@ -37,6 +37,11 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 	@set -e; for script in $(sort $(wildcard scripts/lint/*.py)); do echo "python $$script"; $(BIN)/python $$script; done
 
+# The site in docs/_build/html; a warning is an error. It fetches nothing, and neither does a reader's browser.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 
@@ -56,4 +61,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache docs/_build

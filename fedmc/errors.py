@@ -1,13 +1,15 @@
-"""The errors that fedmc raises. A message names the value, the bound and the cure.
+"""The errors that fedmc raises.
 
-FedmcError
-├── InputError        a setting or an argument is out of bounds
-│   └── UnknownNameError  a name that is neither built in nor an installed plug-in's
-├── DataError         ratings, or other stored data, that cannot be used as they are
-├── ModelFileError    a model file that is damaged, of another kind or too new
-├── Diverged          training diverged; carries the number of the round
-└── TooFewError       too few nodes took part in a round of a federation
-    └── UnmeasuredError   a measurement without some of them would tell something about the others
+A message names the value, the bound and the cure::
+
+    FedmcError
+    ├── InputError        a setting or an argument is out of bounds
+    │   └── UnknownNameError  a name that is neither built in nor an installed plug-in's
+    ├── DataError         ratings, or other stored data, that cannot be used as they are
+    ├── ModelFileError    a model file that is damaged, of another kind or too new
+    ├── Diverged          training diverged; carries the number of the round
+    └── TooFewError       too few nodes took part in a round of a federation
+        └── UnmeasuredError   a measurement without some of them would tell something about the others
 """
 
 from __future__ import annotations

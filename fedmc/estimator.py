@@ -40,7 +40,7 @@ from fedmc.training import ranks, warm
 from fedmc.training.event_tuning import EventTrial
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
-from fedmc.training.side import check as check_side
+from fedmc.training.side import usable
 from fedmc.training.simulation import train
 from fedmc.training.stopping import Stop
 from fedmc.training.tuning import Trial
@@ -188,7 +188,8 @@ class FedMC(Parameters, Predicting):
         order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
 
         For preset "bayes", DataFrames or files may add `user_features` (an id, numbers, categories; they stay at the
-        client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views).
+        client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views). Any
+        other model takes the titles of `items`, and no features.
         """
         table = self._table(X, y)
         names = names_given(table, X, clients, self._events())
@@ -214,14 +215,13 @@ class FedMC(Parameters, Predicting):
         events = self._events()
         owner = owners_given(given.table.users, given.clients, self.clients, self.seed)
         scale = scale_of(given.table, events, self.confidence if start_from is None else self.confidence_)
-        ratings, side = side_of_ratings(given.sources, scaled(given.table, scale))
+        rank = self.rank if start_from is None else start_from.settings.rank
+        settings = replace(self, rank=ranks.first(rank)).settings(int(owner.max()) + 1)
+        ratings, side = side_of_ratings(usable(settings, given.sources), scaled(given.table, scale))
         validation = None
         if self.validation:
             ratings, validation = split(ratings, self.validation, self.seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
-        rank = self.rank if start_from is None else start_from.settings.rank
-        settings = replace(self, rank=ranks.first(rank)).settings(int(owner.max()) + 1)
-        check_side(settings, given.sources.given)
         stop = Stop(rounds, self.tolerance, self.seconds, self.patience)
         require(not self.patience or validation is not None, "patience needs validation ratings: set validation=0.1")
         federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)

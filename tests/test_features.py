@@ -543,7 +543,6 @@ def test_training_at_the_command_line(folder):
     ("options", "why"),
     [
         (("--user-features", "users.csv", "--preset", "fast"), "user features need preset bayes"),
-        (("--items", "items.csv", "--algorithm", "fedavg"), "item features need preset bayes"),
         (("--also-seen", "seen.csv", "--preset", "paper"), "events without a rating need preset bayes"),
         (("--items", "nothing.csv"), "there is no file nothing.csv"),
         (("--items", "users.csv"), "item ids are whole numbers in the ratings, but not in the table: got 'u1'"),
@@ -588,8 +587,8 @@ def test_the_estimator(folder):
     assert model.model_.items.tolist() == list(range(-2, 8))
     assert np.isfinite(model.predict(["u1"], [-2])).all()
     FedMC(2, rounds=2, clients=2, validation=0.2).fit(frame, also_seen=frame[["user", "item"]])
-    with pytest.raises(InputError, match="item features need preset bayes"):
-        FedMC(2, rounds=1, preset="fast", clients=2).fit(frame, items=folder / "items.csv")
+    with pytest.raises(InputError, match="user features need preset bayes"):
+        FedMC(2, rounds=1, preset="fast", clients=2).fit(frame, user_features=folder / "users.csv")
     with pytest.raises(DataError, match="pass a DataFrame or the path"):
         FedMC(2, rounds=1, clients=2).fit(frame, items=3)
     X = sparse.csr_array(np.array([[1.0, 2, 0], [3, 0, 4]]))

@@ -1,6 +1,6 @@
 """The protocol of an algorithm: a client's update, its messages, and the server's aggregation.
 
-An algorithm is one file. It inherits from `Algorithm`, which has defaults for everything but four members:
+An algorithm is one file. It inherits from `Algorithm`, which has defaults for everything but four members::
 
     name                                             its name in settings, models and federations
     client_update(shard, state, broadcast)           a client's work in a round -> (its new state, Sums)

@@ -13,6 +13,7 @@ from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual
 from fedmc.errors import DataError, InputError
 
 THIRD = "column 3"  # of a text file without a header
+MATRIX = ("user", "item", "rating")  # what the rows of a wide matrix become
 
 
 def settings_beside(model: Path) -> Mapping[str, object]:

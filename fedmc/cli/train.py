@@ -17,7 +17,7 @@ from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Side, Solver, Table
+from fedmc.cli.groups import Budget, Events, Form, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
@@ -36,7 +36,7 @@ from fedmc.training.ablation import Variant
 from fedmc.training.ranks import Rank
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
-from fedmc.training.side import check as check_side
+from fedmc.training.side import usable
 from fedmc.training.simulation import Run
 from fedmc.training.stopping import Stop
 
@@ -151,6 +151,7 @@ def train(
     solver: Solver,
     budget: Budget,
     table: Table,
+    form: Form,
     side: Side,
     events: Events,
     tracking: Tracking,
@@ -166,7 +167,7 @@ def train(
     folder = RunFolder(out, overwrite)
     plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
-        table.partition, table.clients, solver.seed,
+        table.partition, table.clients, solver.seed, wide=form.chosen(),
     ))  # fmt: skip
     wanted = parse_rank(rank)
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
@@ -178,6 +179,7 @@ def train(
         **solver.settings(), **budget.settings(rounds),
     )  # fmt: skip
     _check(settings, decided, wanted, ablated, trained)
+    decided = decided._replace(plan=decided.plan._replace(titles_only=usable(settings, decided.plan.side).titles_only))
     require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
     stop = Stop(rounds, tolerance, seconds, patience)
     if patience is not None and plan.validation_split is None:
@@ -203,7 +205,6 @@ def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trai
     check_fits(settings, decided)
     if trained is not None:
         warm.check(trained.settings, settings)
-    check_side(settings, decided.plan.side.given)
     if ablated:
         ablation.check(settings)
 

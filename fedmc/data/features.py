@@ -19,7 +19,7 @@ from fedmc.data.feature_rows import What
 from fedmc.data.feature_rows import aligned as aligned
 from fedmc.data.readers import tables
 from fedmc.data.readers.columnar import ArrowStream
-from fedmc.data.readers.tables import Table
+from fedmc.data.readers.tables import Column, Table
 from fedmc.errors import DataError, quoted, require
 
 TITLES = ("title", "name")
@@ -65,10 +65,7 @@ def open_table(source: Source, what: What) -> Table:
 def encode(table: Table, what: What, categories: Collection[str] = (), like: Features | None = None) -> Features:
     """The features of a table."""
     check_columns(categories, table)
-    title = None
-    if what == "item":
-        by_name = {column.name.strip().lower(): column for column in reversed(table.columns)}
-        title = next((by_name[name] for name in TITLES if name in by_name), None)
+    title = _title_column(table) if what == "item" else None
     rest = table._replace(columns=[column for column in table.columns if column is not title])
     require(
         bool(rest.columns) or title is not None,
@@ -81,9 +78,22 @@ def encode(table: Table, what: What, categories: Collection[str] = (), like: Fea
         f"{table.where} holds no feature: every column is the same in all rows, or has only rare categories",
         DataError,
     )
-    titles = None if title is None else tuple("" if cell is None else str(cell) for cell in title.cells)
     values = encoding.apply(rest, learned, categories)
-    return Features(table.ids, tuple(one.name for one in learned), values, titles, learned, notes)
+    return Features(table.ids, tuple(one.name for one in learned), values, _titles(title), learned, notes)
+
+
+def only_titles(table: Table) -> Features:
+    """The titles in a table of items, without features."""
+    return Features(table.ids, (), np.zeros((len(table.ids), 0)), _titles(_title_column(table)))
+
+
+def _title_column(table: Table) -> Column | None:
+    by_name = {column.name.strip().lower(): column for column in reversed(table.columns)}
+    return next((by_name[name] for name in TITLES if name in by_name), None)
+
+
+def _titles(column: Column | None) -> tuple[str, ...] | None:
+    return None if column is None else tuple("" if cell is None else str(cell) for cell in column.cells)
 
 
 def check_columns(categories: Collection[str], *given: Table) -> None:

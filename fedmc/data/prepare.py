@@ -14,6 +14,7 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
 from fedmc.data.feedback import EventOptions, default_confidence
+from fedmc.data.forms import Wide
 from fedmc.data.given import scaled
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
@@ -44,10 +45,12 @@ class Plan(NamedTuple):
     items: Path | None = None  # a public table of features and titles
     also_seen: Path | None = None  # events without a rating
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
+    titles_only: bool = False  # of the table of items: the model does not use features
     times: bool = False  # read the times of the ratings, for biases by user and day
     events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
     confidence_scale: str | None = None  # of events: how amounts become confidences; AUTO; None: they stay amounts
     reason: str = ""  # of events: what they were recognised by, in words
+    wide: Wide | bool | None = None  # a row for each user, a column for each item
     before: Path | None = None  # shards of one client, made before: a random split leaves their pairs where they were
 
     @property
@@ -57,7 +60,7 @@ class Plan(NamedTuple):
 
     @property
     def side(self) -> Sources:
-        return Sources(self.user_features, self.items, self.also_seen, self.categorical)
+        return Sources(self.user_features, self.items, self.also_seen, self.categorical, self.titles_only)
 
     @property
     def test_split(self) -> str | None:
@@ -93,7 +96,7 @@ def load_table(plan: Plan) -> Ratings:
     times = plan.times or any(map(splits.needs_times, plan.held_out))
     return load_source(
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates,
-        events=plan.events,
+        events=plan.events, wide=plan.wide,
     )  # fmt: skip
 
 
@@ -171,12 +174,13 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         opened = open_prepared(plan.source)
         if plan.events is None:
             prepared_events.check_ratings(opened)
-            return opened_federation(opened)
+            return side.titled(opened_federation(opened), plan.side)
         opened = opened.as_events(plan.events)
         if plan.confidence_scale is None:
-            return opened_federation(opened)
+            return side.titled(opened_federation(opened), plan.side)
         weighed, scale, notes = prepared_events.weighed(opened, plan.confidence_scale)
-        return opened_federation(weighed)._replace(confidence_scale=scale, notes=notes)
+        found = opened_federation(weighed)._replace(confidence_scale=scale, notes=notes)
+        return side.titled(found, plan.side)
     ratings = load_table(plan) if ratings is None else ratings
     if plan.events is None:
         check_explicit(ratings)

@@ -21,6 +21,8 @@ from fedmc.data.readers.tables import Table
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
+UNUSED = "other columns are not used for training, which takes preset bayes"
+
 
 class Sources(NamedTuple):
     """Where side information comes from: files or DataFrames."""
@@ -29,13 +31,14 @@ class Sources(NamedTuple):
     items: Source | None = None
     also_seen: Source | None = None
     categorical: tuple[str, ...] = ()  # columns of numbers that are categories
+    titles_only: bool = False  # of the table of items: the model does not use features
 
     @property
     def given(self) -> list[str]:
-        """What is given, in words."""
+        """What is given that a model can learn from, in words."""
         named = {
             "user features": self.user_features,
-            "item features": self.items,
+            "item features": None if self.titles_only else self.items,
             "events without a rating": self.also_seen,
             "columns of categories": self.categorical or None,
         }
@@ -49,6 +52,7 @@ class Tables(NamedTuple):
     items: Features | None = None
     events: Events | None = None
     notes: tuple[str, ...] = ()
+    titles_only: bool = False  # of the items
 
 
 class Side(NamedTuple):
@@ -74,17 +78,21 @@ def read(sources: Sources, times: bool) -> Tables:
     def encoded(table: Table | None, what: What) -> Features | None:
         if table is None:
             return None
+        if what == "item" and sources.titles_only:
+            return features.only_titles(table)
         names = {column.name for column in table.columns}
         return features.encode(table, what, [name for name in sources.categorical if name in names])
 
     seen = None if sources.also_seen is None else events.read_pairs(sources.also_seen, times)
-    return Tables(encoded(user_table, "user"), encoded(item_table, "item"), seen)
+    return Tables(encoded(user_table, "user"), encoded(item_table, "item"), seen, (), sources.titles_only)
 
 
 def with_catalogue(tables: Tables, catalogue: Catalogue) -> Tables:
     """The tables with the catalogue's own features, or without the rows of items outside of the catalogue."""
     if tables.items is None:
         return tables._replace(items=catalogue.features)
+    if tables.titles_only:
+        return _titles(tables, catalogue.items)
     twice = "the catalogue has a table of items already: leave out the other one"
     require(catalogue.features is None, twice, DataError)
     inside = tables.items.within(catalogue.items)
@@ -97,8 +105,29 @@ def with_all_items(ratings: Ratings, tables: Tables) -> tuple[Ratings, Tables]:
     """The ratings with a column for each item of the table too, in the order of all ids."""
     if tables.items is None:
         return ratings, tables
+    if tables.titles_only:
+        return ratings, _titles(tables, ratings.items)
     catalogue = Catalogue(ratings.items).with_table(tables.items)
     return catalogues.align(ratings, catalogue)[0], tables._replace(items=catalogue.features)
+
+
+def titled(federation: Federation, sources: Sources) -> Federation:
+    """Clients that were prepared before, with the titles of a table of items if there is one."""
+    if sources.items is None:
+        return federation
+    tables = _titles(read(sources._replace(titles_only=True), times=False), federation.items)
+    return federation._replace(item_table=tables.items, notes=(*federation.notes, *tables.notes))
+
+
+def _titles(tables: Tables, items: Array) -> Tables:
+    """The table of titles with the rows of these items alone: the model has no others."""
+    assert tables.items is not None
+    table = tables.items.like(items)
+    features.aligned(table, items, "item")  # refuses a table of other items
+    inside = table.within(items)
+    known = sum(title != "" for title in inside.titles or ())
+    told = f"titles of {known:,} of {len(items):,} items" if known else "no titles (a column called title or name)"
+    return tables._replace(items=inside, notes=(*tables.notes, f"items: {told}; {UNUSED}"))
 
 
 def side_of(tables: Tables, ratings: Ratings, latest: Array | None = None) -> Side:
@@ -109,7 +138,7 @@ def side_of(tables: Tables, ratings: Ratings, latest: Array | None = None) -> Si
         of_users, found = features.aligned(tables.users, ratings.users, "user")
         have = f"{found:,} of {len(ratings.users):,} users have a row"
         notes += _told("user features", tables.users, have)
-    if tables.items is not None:
+    if tables.items is not None and not tables.titles_only:
         rated = np.bincount(ratings.matrix.indices, minlength=len(ratings.items)) > 0
         _, found = features.aligned(tables.items, ratings.items[rated], "item")
         new = int((~rated[places(ratings.items, tables.items.ids)]).sum())

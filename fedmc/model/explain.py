@@ -36,15 +36,17 @@ SMALLEST_REST = 1e-9  # in units of the scaled ratings: less is rounding
 class Effect(NamedTuple):
     """What one part adds to a prediction, in units of the ratings.
 
-    mean           the mean of all ratings
-    item           the item itself, for a user of whom nothing is known
-    item feature   a public feature of the item, named
-    user feature   one of the user's own features, named
-    seen           that the user rated or saw this item, whatever the rating
-    rating         how much the user's rating of this item differs from what was expected
-    ratings        the same for all ratings together, if their values are not known
-    rest           what was not given: the user's features, or events without a rating; and in a model of several
-                   simulated clients how far their weights of user features are from their average, which it holds
+    The kinds of effects::
+
+        mean           the mean of all ratings
+        item           the item itself, for a user of whom nothing is known
+        item feature   a public feature of the item, named
+        user feature   one of the user's own features, named
+        seen           that the user rated or saw this item, whatever the rating
+        rating         how much the user's rating of this item differs from what was expected
+        ratings        the same for all ratings together, if their values are not known
+        rest           what was not given: the user's features, or events without a rating; and in a model of several
+                       simulated clients how far their weights of user features are from their average, which it holds
     """
 
     kind: Kind

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from fedmc.algorithms.settings import Settings
 from fedmc.errors import DataError, FedmcError, ModelFileError, UnknownNameError, require
-from fedmc.model import files
+from fedmc.model import files, titles
 from fedmc.model.model import Model
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
@@ -51,5 +51,5 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     return Model(
         content["items"], V, content["users"], U, seen, Scaling(mean, scale), settings,
         about["clients"], None if known is None else (float(known[0]), float(known[1])),
-        files.posterior_from(content, settings.rank),
+        files.posterior_from(content, settings.rank), titles.restored(content),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -12,11 +13,12 @@ from scipy import sparse, special
 
 from fedmc.algorithms.bayes_client import with_ones
 from fedmc.algorithms.messages import Broadcast, Shared
-from fedmc.algorithms.posterior import Posterior, fit_at_home, free_part, prior_row
+from fedmc.algorithms.posterior import Posterior, fit_at_home, free_part
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
-from fedmc.model import event_effects, explain, files, recommending
+from fedmc.model import event_effects, explain, files, priors, recommending
+from fedmc.model import titles as texts
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, later_onto_catalogue, onto_catalogue
 from fedmc.problem.ranking import CUTOFFS, Ranking
@@ -25,7 +27,6 @@ from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
 CAUTION = 0.9  # a cautious score is below the expected rating with this probability
-PAIRS = 1_000_000  # (user, item) pairs whose variances are computed at a time
 
 
 class Interval(NamedTuple):
@@ -50,6 +51,7 @@ class Model:
     clients: int
     rating_range: tuple[float, float] | None = None  # of the training ratings: predictions are clipped to it
     posterior: Posterior | None = None  # of a Bayesian model
+    titles: Array | None = None  # of the items, an empty string where it is not known; None: of none
 
     def __repr__(self) -> str:
         return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
@@ -113,7 +115,8 @@ class Model:
         items is filled up with the id -1 (or an empty string) and the score NaN.
         """
         rows = find_ids(self.users, users, "user")
-        spread = float(special.ndtri(CAUTION)) * self._spread_of_all(rows) / self.scaling.scale if cautious else None
+        known = self.bayesian("a cautious recommendation") if cautious else None
+        spread = None if known is None else float(special.ndtri(CAUTION)) * priors.spread(known, self.U, rows)
         chosen, left_out = (None if ids is None else find_ids(self.items, ids, "item") for ids in (only, exclude))
         allowed = recommending.allowed(len(self.items), chosen, left_out)
         seen = self.seen[rows] if exclude_seen else None
@@ -133,6 +136,26 @@ class Model:
         found, cosines = recommending.similar(self._item_factors(), columns, n)
         ids = recommending.named(self.items, found)
         return (ids[0], cosines[0]) if np.ndim(items) == 0 else (ids, cosines)
+
+    def title_of(self, items: Any) -> Any:
+        """The title of an item, or an array of titles like that of the ids; an empty string where it is not known."""
+        columns = find_ids(self.items, np.ravel(items), "item", "prior")
+        found = texts.at(self.titles, columns).reshape(np.shape(items))
+        return str(found) if np.ndim(items) == 0 else found
+
+    def find(self, text: str, n: int = 10) -> tuple[Array, Array]:
+        """At most n items whose titles hold all words of the text, the best match first: (ids, titles).
+
+        Case and accents do not count. Beginnings and parts of words match too, after whole words.
+        """
+        require(n >= 1, f"n must be at least 1, got {n}")
+        titles = texts.needed(self.titles)
+        columns = self._title_index.search(text)[:n]
+        return self.items[columns], titles[columns]
+
+    @cached_property
+    def _title_index(self) -> texts.Index:
+        return texts.Index.of(texts.needed(self.titles))
 
     def explain(
         self,
@@ -175,9 +198,7 @@ class Model:
     def has_seen(self, users: Any, items: Any, unknown: Unknown = "refuse") -> Array:
         """Which of these (user, item) pairs the model was trained on."""
         rows, columns = find_ids(self.users, users, "user", unknown), find_ids(self.items, items, "item", unknown)
-        width = len(self.items)
-        seen = np.repeat(np.arange(len(self.users)), np.diff(self.seen.indptr)) * width + self.seen.indices
-        return np.isin(rows * width + columns, seen) & (rows >= 0) & (columns >= 0)
+        return recommending.among(self.seen, rows, columns)
 
     def fold_in(self, ratings: Ratings, features: Array | None = None) -> Model:
         """The model of new users: their factors are fitted to the items', which do not change.
@@ -220,7 +241,7 @@ class Model:
             "settings": self.settings.to_dict(),
         }
         arrays = {"items": self.items, "V": self.V, "users": self.users, "U": self.U}
-        arrays |= {"seen_indptr": self.seen.indptr, "seen_indices": self.seen.indices}
+        arrays |= {"seen_indptr": self.seen.indptr, "seen_indices": self.seen.indices} | texts.stored(self.titles)
         files.write(path, arrays, about, self.posterior)
 
     def _broadcast(self) -> Broadcast:
@@ -250,19 +271,8 @@ class Model:
         """The model itself, or with the priors as one more user and item, which -1 refers to."""
         if unknown == "refuse":
             return self
-        known = self.bayesian("unknown='prior'")
-        assert known.user_covariances is not None
-        (user, user_spread), (item, item_spread) = (
-            prior_row(prior, self.V.dtype) for prior in (known.for_seen(0).hyper.users, known.hyper.items)
-        )
-        wider = replace(
-            known,
-            user_covariances=np.vstack([known.user_covariances, user_spread]),
-            item_means=np.vstack([known.item_means, item]),
-            item_covariances=np.vstack([known.item_covariances, item_spread]),
-        )
-        U, V = np.vstack([self.U, with_ones(user[None])]), np.vstack([self.V, np.append(item, 1).astype(self.V.dtype)])
-        return replace(self, U=U, V=V, posterior=wider)
+        U, V, known = priors.appended(self.U, self.V, self.bayesian("unknown='prior'"))
+        return replace(self, U=U, V=V, posterior=known)
 
     def _scores(self, rows: Array, columns: Array, times: ArrayLike | None = None) -> Array:
         """Predictions on the rating scale, not clipped."""
@@ -280,17 +290,6 @@ class Model:
     def _std(self, rows: Array, columns: Array) -> Array:
         known, parts = self._parts(rows, columns)
         return np.asarray(np.sqrt(1 / known.hyper.noise + parts.sum(axis=1)) * self.scaling.scale)
-
-    def _spread_of_all(self, rows: Array) -> Array:
-        """Standard deviations of the expected ratings of these users for all items."""
-        known, count = self.bayesian("a cautious recommendation"), len(self.items)
-        found = np.empty((len(rows), count))
-        for start in range(0, len(rows), max(1, PAIRS // count)):
-            some = rows[start : start + max(1, PAIRS // count)]
-            pairs = np.repeat(some, count), np.tile(np.arange(count), len(some))
-            variances = known.variances(*pairs, self.U) - 1 / known.hyper.noise
-            found[start : start + len(some)] = np.sqrt(np.maximum(variances, 0)).reshape(len(some), count)
-        return found * self.scaling.scale
 
     def _to_ratings(self, scores: Array) -> Array:
         return self.settings.make_loss().link(scores) * self.scaling.scale + self.scaling.mean

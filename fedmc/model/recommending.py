@@ -54,6 +54,13 @@ def allowed(count: int, only: Array | None, exclude: Array | None) -> Array | No
     return found
 
 
+def among(seen: sparse.csr_array, rows: Array, columns: Array) -> Array:
+    """Which of these pairs are entries of the pattern; -1 is in none."""
+    width = seen.shape[1]
+    entries = np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr)) * width + seen.indices
+    return np.isin(rows * width + columns, entries) & (rows >= 0) & (columns >= 0)
+
+
 def ranking(
     factors: tuple[Array, Array],
     seen: sparse.csr_array,

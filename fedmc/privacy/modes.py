@@ -1,4 +1,4 @@
-"""Privacy modes as values: each is parsed once, and has its defaults, limits and claim.
+"""Privacy modes as values: each is parsed once, and has its defaults, limits and claim::
 
     Plain(clip)                                       the server sees each client's message
     SecAgg(min_cohort, decoys)                        the server sees only sums over `min_cohort` honest clients or more

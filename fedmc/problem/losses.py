@@ -1,9 +1,11 @@
 """Losses: how far a prediction x is from a rating m. The square loss is the fast path.
 
-A user's own loss is any object with
+A user's own loss is any object with::
+
     value(x, m), gradient(x, m)    elementwise, the gradient with respect to x
     curvature                      an upper bound on the second derivative, which scales the Lipschitz constants
     link(x)                        maps from the model's scale to the rating's scale (where RMSE is measured)
+
 Installed packages add losses by name (`plugins`).
 """
 
@@ -33,7 +35,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class Square:
-    """1/2 (x - m)^2"""
+    """``1/2 (x - m)^2``"""
 
     curvature: float = 1.0
 
@@ -52,7 +54,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Huber:
-    """1/2 e^2 if |e| <= delta, else delta (|e| - delta/2), with e = x - m: outliers have bounded influence."""
+    """``1/2 e^2 if |e| <= delta, else delta (|e| - delta/2)``, with e = x - m: outliers have bounded influence."""
 
     delta: float = 1.0
     curvature: float = 1.0
@@ -76,7 +78,7 @@ class Huber:
 
 @dataclass(frozen=True)
 class Logistic:
-    """log(1 + exp(x)) - m x for m in [0, 1]: likes and dislikes; predictions are probabilities."""
+    """``log(1 + exp(x)) - m x`` for m in [0, 1]: likes and dislikes; predictions are probabilities."""
 
     curvature: float = 0.25
     domain = (0.0, 1.0)

@@ -35,7 +35,7 @@ def minimise(
     """
     out = X.copy()
     if coupled:
-        return _descend(matrix, loss, F, out, np.arange(len(X)), solve, tolerance, coupled=True)[0]
+        return _descend(matrix, loss, F, out, np.arange(len(X)), solve, tolerance)[0]
     rows, left = np.arange(len(X)), MAX_STEPS
     while len(rows) and left > 0:  # with the rows that have not ended yet, as soon as half of them have
         found, moving, taken = _descend(matrix[rows], loss, F, out[rows], rows, solve, tolerance, steps=left)
@@ -46,14 +46,16 @@ def minimise(
 
 def _descend(
     matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, rows: Array, solve: Solve, tolerance: float, *,
-    steps: int = MAX_STEPS, coupled: bool = False,
+    steps: int | None = None,
 ) -> tuple[Array, Array, int]:  # fmt: skip
-    """Steps until half of the rows have ended, or all if none may end early: (X, which still move, how many steps)."""
+    """Steps until half of the rows have ended, or all without `steps`: (X, which still move, how many steps)."""
+    coupled, taken = steps is None, 0
     of_row = np.repeat(np.arange(len(X)), np.diff(matrix.indptr))
     features, Y, curvature = F[matrix.indices], X, loss.curvature
     at_X = at_Y = np.einsum("kr,kr->k", X[of_row], features)
     momentum, moving = np.ones(len(X)), np.ones(len(X), bool)
-    for step in range(1, steps + 1):
+    while taken < (MAX_STEPS if steps is None else steps):
+        taken += 1
         targets = (at_Y - loss.gradient(at_Y, matrix.data) / curvature).astype(X.dtype, copy=False)
         fitted = sparse.csr_array((targets, matrix.indices, matrix.indptr), shape=matrix.shape)
         new = np.asarray(solve(fitted, rows, Y), X.dtype)
@@ -71,4 +73,4 @@ def _descend(
         X, at_X = new, at_new
         if not moving.any() or (not coupled and 2 * np.count_nonzero(moving) <= len(X)):
             break
-    return X, moving, step
+    return X, moving, taken

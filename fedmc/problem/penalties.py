@@ -1,4 +1,4 @@
-"""Penalties R and constraints, for users and for items: `value(X)` and `prox(Z, step)`.
+"""Penalties R and constraints, for users and for items: `value(X)` and `prox(Z, step)`::
 
     prox(Z, step) = argmin_X  step R(X) + 1/2 ||X - Z||^2
 

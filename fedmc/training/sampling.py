@@ -1,8 +1,10 @@
 """Samplers draw the clients of a round. A draw depends only on the seed and the round, so a run can be resumed.
 
-A user's own sampler is any object with
+A user's own sampler is any object with::
+
     draw(round, clients, seed) -> the chosen client numbers, sorted
     probabilities(clients)     -> each client's probability of being in a round (the theory needs them above 0)
+
 and, if a draw depends on earlier ones, `independent = False`.
 """
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedmc.algorithms.settings import Settings
+from fedmc.data.side import Sources
 from fedmc.errors import require
 
 
@@ -13,13 +12,15 @@ def used_by(settings: Settings) -> bool:
     return settings.make_algorithm().uses_side
 
 
-def check(settings: Settings, given: Sequence[str]) -> None:
-    """Refuse side information, named in words, for another model than the Bayesian one."""
-    if not given:
-        return
+def usable(settings: Settings, sources: Sources) -> Sources:
+    """The side information for this model: if it uses none, only the titles of a table of items; other is refused."""
+    if used_by(settings):
+        return sources
+    found = sources._replace(titles_only=True)
     algorithm = settings.make_algorithm().name
     require(
-        used_by(settings),
-        f"{' and '.join(given)} need preset bayes, got the algorithm {algorithm!r}: leave them out, or leave out the "
-        "settings that choose this algorithm",
+        not found.given,
+        f"{' and '.join(found.given)} need preset bayes, got the algorithm {algorithm!r}: leave them out, or leave out "
+        "the settings that choose this algorithm",
     )
+    return found

@@ -17,7 +17,7 @@ from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
-from fedmc.model import Model
+from fedmc.model import Model, titles
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
@@ -85,7 +85,8 @@ def train(
     last = history[-1]
     if last.diagnostics.objective is None:
         history[-1] = _measured(engine, last)
-    return Run(collect(engine, federation, last.broadcast), history, diverged, tuple(trials))
+    model = titled(collect(engine, federation, last.broadcast), federation, start_from)
+    return Run(model, history, diverged, tuple(trials))
 
 
 def slim(round: Round) -> Round:
@@ -163,6 +164,12 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
         if posterior.days is not None:
             posterior = replace(posterior, days=posterior.days.in_order(order))
     return Model(federation.items, broadcast.V, users, U[order], seen, *about, posterior)
+
+
+def titled(model: Model, federation: Federation, start_from: Model | None) -> Model:
+    """The model with the titles of its items: those of the table or, where it has none, those of the model before."""
+    before = None if start_from is None else (start_from.items, start_from.titles)
+    return replace(model, titles=titles.of_items(model.items, federation.item_table, before))
 
 
 def summary(history: list[Round]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
-from fedmc.model import Model
+from fedmc.model import Model, titles
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
 from fedmc.training.calibration import finished, rating_range
@@ -170,6 +170,7 @@ def _prepare(
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
         categorical=tuple(config.categorical), times=config.times, events=config.event_options(),
         confidence_scale=config.scale if config.of_events else None, before=config.path(SHARD) if again else None,
+        wide=config.form(),
     )  # fmt: skip
     table, notes = _table(plan)
     ratings, left_out = forgotten.load(config).left_out(table)
@@ -247,12 +248,13 @@ def make_node(
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
 
     def on_finish(request: Request, U: Array, state: State | None) -> None:
-        broadcast, items = request.broadcast, opened.prepared.catalogue.items
+        broadcast, catalogue = request.broadcast, opened.prepared.catalogue
+        items, known = catalogue.items, titles.of_items(catalogue.items, catalogue.features)
         seen: sparse.csr_array = shard.pattern()
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         U, posterior = finished([shard], [state], broadcast, U)
-        model = Model(items, broadcast.V, users, U, seen, *about, posterior)
+        model = Model(items, broadcast.V, users, U, seen, *about, posterior, known)
         rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
         models.keep(config, request.run, model, rated)
 
