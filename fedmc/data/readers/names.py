@@ -6,8 +6,8 @@ from __future__ import annotations
 # What is written around a thing to mean its id: Kunden-ID, customer_no, id_cliente, 顧客番号.
 ID_AFTER = "id ids nr no num nummer number numero numer code key kennung コード 番号 代码 代碼 编号 編號 号"
 ID_BEFORE = (
-    "id id_d id_de id_du id_del id_della id_do id_da no nr num numero numero_d numero_de numero_del numer code code_ codigo "
-    "codigo_de codice codice_ cod kod n"
+    "id id_d id_de id_du id_del id_della id_do id_da no nr num numero numero_d numero_de numero_del numer code codigo "
+    "codigo_de codice cod kod n"
 )
 
 USER_KEYS = "uid cust custid"
