@@ -13,6 +13,7 @@ from fedmc.data.feedback import EventOptions
 from fedmc.data.given import scaled
 from fedmc.data.ratings import Ratings, batch_of
 from fedmc.data.rows import Columns, rows_given, values_given
+from fedmc.exporting import export
 from fedmc.model import Model, anyone
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
@@ -128,6 +129,15 @@ class Predicting(Parameters):
 
     def save(self, path: str) -> None:
         self._model().save(path)
+
+    def export(
+        self, path: str, to: str, *, items_only: bool = False, posterior: bool = False, dtype: str | None = None,
+        overwrite: bool = False,
+    ) -> dict[str, str]:  # fmt: skip
+        """Write the model for programs without fedmc: to npz, parquet, faiss, hnsw or onnx (`fedmc.exporting`)."""
+        return export(
+            self._model(), path, to, items_only=items_only, posterior=posterior, dtype=dtype, overwrite=overwrite
+        )
 
     def _model(self) -> Model:
         if not hasattr(self, "model_"):

@@ -142,6 +142,12 @@ def test_scikit_learn_and_notebooks(capsys):
     assert "RMSE by fold" in capsys.readouterr().out
 
 
+def test_exporting_in_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("how-to/export.md")
+    assert sorted(run(code)["files"]) == ["README.md", "metadata.json", "model.npz"]
+
+
 def test_settings_names_every_parameter():
     from fedmc import FedMC
 

@@ -13,8 +13,9 @@ from fedmc.audit import audit as attacks
 from fedmc.audit.results import Finding, summary
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
+from fedmc.cli.echo import tell
 from fedmc.cli.feedback import check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Solver, Table
+from fedmc.cli.groups import Budget, Events, Form, Solver, Table
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import check_memory, set_active, warm_up
 from fedmc.data.addresses import without_password
@@ -49,6 +50,7 @@ def audit(
     solver: Solver,
     budget: Budget,
     table: Table,
+    form: Form,
     events: Events,
 ) -> None:
     """Attack the messages that these settings would send, and report what a curious server finds out.
@@ -58,7 +60,7 @@ def audit(
     """
     plan = Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
-        clients=table.clients, seed=solver.seed,
+        clients=table.clients, seed=solver.seed, wide=form.chosen(),
     )  # fmt: skip
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
     preset = preset_of(decided, solver.preset)
@@ -72,6 +74,7 @@ def audit(
     for settings in made:
         check_fits(settings, decided)
     federation = federation_of(decided.plan, solver.dtype, decided.ratings)
+    tell(federation.notes)
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)

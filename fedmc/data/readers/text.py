@@ -25,6 +25,8 @@ from fedmc.data.readers.columns import (
     roles,
     to_batch,
 )
+from fedmc.data.readers.told import by_place
+from fedmc.data.readers.wide_text import check_long
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import count_lines, has_leading_zero
 
@@ -60,6 +62,8 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
         head = opened.read(1 << 16)
+    if selection.columns is None and not selection.long:
+        check_long(head, file.name)
     layout = sniff(head, file.name, selection.rating)
     if layout.header:
         role = roles(layout.names, selection, file.name)
@@ -67,6 +71,8 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         named = selection.columns is None and selection.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
         role = _times_left_out(roles(layout.names, selection, file.name), layout, head, selection)
+        places = {name: layout.names.index(name) if name in role.names else None for name in NO_HEADER}
+        role = role._replace(told=by_place(places))
     dictionaries = Dictionaries(numbers=True)
     lines, zeros = _scan(file)
     rows = int(layout.header)

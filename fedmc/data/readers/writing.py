@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
+from scipy import sparse
 
 from fedmc.data.files import free
 from fedmc.errors import unknown
@@ -24,9 +25,17 @@ Block = Mapping[str, Array]  # columns of equal length, by name
 
 
 class Table(Protocol):
-    """Rows as columns by name, such as `Ratings`."""
+    """What `write_table` writes: a `Ratings`."""
 
-    def columns(self) -> Block: ...
+    @property
+    def users(self) -> Array: ...
+    @property
+    def items(self) -> Array: ...
+    @property
+    def matrix(self) -> sparse.csr_array: ...
+    @property
+    def times(self) -> Array | None: ...
+    def rows(self) -> Array: ...
 
 
 def write_table(ratings: Table, path: str | Path) -> None:
@@ -34,7 +43,14 @@ def write_table(ratings: Table, path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in ENDINGS:
         raise unknown("ending", path.suffix, ENDINGS)
-    table = pa.table(dict(ratings.columns()))
+    columns = {
+        "user": ratings.users[ratings.rows()],
+        "item": ratings.items[ratings.matrix.indices],
+        "rating": ratings.matrix.data,
+    }
+    if ratings.times is not None:
+        columns["timestamp"] = ratings.times
+    table = pa.table(columns)
     partial = free(path.with_name(path.name + ".part"))
     try:
         if path.suffix == ".parquet":
