@@ -12,6 +12,7 @@ from fedmc.data.feedback import EventOptions
 from fedmc.data.given import scaled
 from fedmc.data.ratings import Ratings
 from fedmc.errors import require
+from fedmc.exporting import export
 from fedmc.model import Model
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
@@ -95,6 +96,15 @@ class Predicting:
     def save(self, path: str) -> None:
         """Write the model as one .npz file without pickle, atomically."""
         self._model().save(path)
+
+    def export(
+        self, path: str, to: str, *, items_only: bool = False, posterior: bool = False, dtype: str | None = None,
+        overwrite: bool = False,
+    ) -> dict[str, str]:  # fmt: skip
+        """Write the model for programs without fedmc: to npz, parquet, faiss, hnsw or onnx (`fedmc.exporting`)."""
+        return export(
+            self._model(), path, to, items_only=items_only, posterior=posterior, dtype=dtype, overwrite=overwrite
+        )
 
     def _model(self) -> Model:
         require(hasattr(self, "model_"), "this FedMC is not fitted yet: call fit first")

@@ -132,6 +132,12 @@ def test_adding_what_is_known_in_python():
     assert sum(effect.effect for effect in effects) == pytest.approx(model.predict(0, [40])[0])
 
 
+def test_exporting_in_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("how-to/export.md")
+    assert sorted(run(code)["files"]) == ["README.md", "metadata.json", "model.npz"]
+
+
 def test_settings_names_every_parameter():
     from fedmc import FedMC
 

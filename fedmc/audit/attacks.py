@@ -48,6 +48,12 @@ def auc(scores: Array, labels: Array) -> float:
     return float((ranks[labels].sum() - rated * (rated + 1) / 2) / (rated * (len(labels) - rated)))
 
 
+def mean_auc(values: Sequence[float]) -> float:
+    """The mean over the clients that have rated and unrated items; NaN if there is none."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
 def rated_items(seen: Sequence[Observation]) -> Array:
     """A score for each item, high if a user of the client rated it, from the clearest of the messages."""
     return max(leakage_of(seen).evidence(seen), key=lambda scores: _widest_gap(scores)[0])

@@ -124,7 +124,7 @@ def of_messages(truth: Clients, engine: Observer, targets: Sequence[int]) -> lis
     if not heard:
         raise InputError("none of the clients looked at was drawn: raise rounds")
     guess = [_rated(truth, client, truth.popularity(client)) for client in heard]
-    found = [results.items(results.EACH, _told(truth, heard), float(np.nanmean(guess)), len(heard))]
+    found = [results.items(results.EACH, _told(truth, heard), attacks.mean_auc(guess), len(heard))]
     alone = [client for client in heard if len(truth.shards[client].users) == 1]
     found += _ratings(truth, {client: heard[client] for client in alone})
     crowds = {client: seen for client, seen in heard.items() if client not in alone}
@@ -178,7 +178,7 @@ def _told(truth: Clients, heard: dict[int, list[Observation]]) -> float:
         alone = attacks.rated_items(seen)
         for name, scores in attacks.leakage_of(seen).blends(alone, truth.popularity(client)).items():
             right.setdefault(name, []).append(_rated(truth, client, scores))
-    return max(float(np.nanmean(values)) for values in right.values())
+    return max(attacks.mean_auc(values) for values in right.values())
 
 
 def _rated(truth: Clients, client: int, scores: Array) -> float:
@@ -232,7 +232,7 @@ def of_masked(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[
     chosen = [client for client in targets if client in hidden]
     right = [_rated(truth, client, attacks.rated_items([hidden[client]])) for client in chosen]
     guess = [_rated(truth, client, truth.popularity(client)) for client in chosen]
-    return [results.items(results.MASKED, float(np.nanmean(right)), float(np.nanmean(guess)), len(chosen))]
+    return [results.items(results.MASKED, attacks.mean_auc(right), attacks.mean_auc(guess), len(chosen))]
 
 
 def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Finding]:
@@ -243,8 +243,8 @@ def of_sums(truth: Clients, engine: Observer, targets: Sequence[int]) -> list[Fi
         there = [client in cohort for cohort in engine.cohorts]
         for name, scores in attacks.in_a_sum(engine.sums, there, truth.popularity(client)).items():
             right.setdefault(name, []).append(_rated(truth, client, scores))
-    guess = float(np.nanmean([_rated(truth, client, truth.popularity(client)) for client in targets]))
-    best = max(float(np.nanmean(values)) for values in right.values() if len(values) == len(targets))
+    guess = attacks.mean_auc([_rated(truth, client, truth.popularity(client)) for client in targets])
+    best = max(attacks.mean_auc(values) for values in right.values() if len(values) == len(targets))
     everybody = sparse.vstack([truth.shards[client].by_user for client in engine.cohorts[0]], format="csr")
     found = linked(attacks.persons(engine.sums[:1]), everybody)
     return [
@@ -295,4 +295,4 @@ def _newcomers(
         there = [False] * len(usual) + [True]
         for name, scores in attacks.in_a_sum([*usual, seen], there, popularity).items():
             right.setdefault(name, []).append(_rated(truth, client, scores))
-    return max(float(np.nanmean(values)) for values in right.values()), float(np.nanmean(guess))
+    return max(attacks.mean_auc(values) for values in right.values()), attacks.mean_auc(guess)

@@ -87,6 +87,8 @@ def newcomers(size: int, batch: bool, attack: float, guess: float, clients: int)
 
 
 def _told(attack: float, guess: float, whose: str) -> str:
+    if attack != attack:  # NaN
+        return "There is nothing to find out: together, the users of each client rated all items."
     odds = f"Of an item that was rated and one that was not, it picks the right one {_of_100(attack)}"
     beside = f"by popularity alone {_of_100(guess)}"
     if attack >= 0.999:

@@ -61,6 +61,7 @@ NODE = {
     "recommend": Entry("fedmc.cli.recommend:recommend_at_node", "Recommend items to the organisation's own users."),
     "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
+    "export": Entry("fedmc.cli.exporting:export_at_node", "Write the model and own users for other programs."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
 COMMANDS: dict[str, Entry | click.Group] = {
@@ -75,6 +76,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "recommend": Entry("fedmc.cli.recommend:recommend", "Recommend items to users."),
     "similar": Entry("fedmc.cli.recommend:similar", "Find items that are similar to items."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
+    "export": Entry("fedmc.cli.exporting:export", "Write a model for other programs: Parquet, NumPy, FAISS, ONNX."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
     "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),

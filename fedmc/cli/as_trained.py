@@ -14,6 +14,7 @@ from fedmc.data.recognition import RATING_NAMES
 from fedmc.errors import DataError, InputError
 
 RATED = (*RATING_NAMES, *COLUMN_NAMES["rating"], "column 3")  # the last: of a text file without a header
+MATRIX = ("user", "item", "rating")  # what the rows of a wide matrix become
 
 
 def settings_beside(model: Path) -> Mapping[str, object]:

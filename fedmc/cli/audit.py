@@ -14,7 +14,7 @@ from fedmc.audit.results import Finding, summary
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
 from fedmc.cli.feedback import check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Solver, Table
+from fedmc.cli.groups import Budget, Events, Form, Solver, Table
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import check_memory, set_active, warm_up
 from fedmc.data.addresses import without_password
@@ -49,6 +49,7 @@ def audit(
     solver: Solver,
     budget: Budget,
     table: Table,
+    form: Form,
     events: Events,
 ) -> None:
     """Attack the messages that these settings would send, and report what a curious server finds out.
@@ -58,7 +59,7 @@ def audit(
     """
     plan = Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
-        clients=table.clients, seed=solver.seed,
+        clients=table.clients, seed=solver.seed, wide=form.chosen(),
     )  # fmt: skip
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
     preset = preset_of(decided, solver.preset)

@@ -9,12 +9,14 @@ import typer
 
 from fedmc.cli import options
 from fedmc.cli.echo import echo
+from fedmc.cli.groups import Form
 from fedmc.cli.parsing import parse_names
 from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, align, load, merged
 from fedmc.data.features import read_features
 from fedmc.data.feedback import EventOptions
+from fedmc.data.forms import Wide
 from fedmc.data.prepare import Plan, load_table
 from fedmc.data.ratings import Ratings
 from fedmc.data.understanding import understand
@@ -46,9 +48,11 @@ def make(
     items: TableOfItems = None,
     categorical: options.Categorical = None,
     feedback: OfEvents = None,
+    *,
+    form: Form,
 ) -> None:
     """Write a catalogue of the items of a source."""
-    ratings = _read(source, columns, query, duplicates, feedback)
+    ratings = _read(source, columns, query, (duplicates, form.chosen()), feedback)
     _save(Catalogue.of(ratings.items), out, items, categorical)
 
 
@@ -69,10 +73,12 @@ def check(
     query: options.Query = None,
     duplicates: options.Duplicates = "last",
     feedback: OfEvents = None,
+    *,
+    form: Form,
 ) -> None:
     """Check that all items of a source are in a catalogue; exit code 2 if not."""
     known = load(path)
-    ratings = _read(source, columns, query, duplicates, feedback)
+    ratings = _read(source, columns, query, (duplicates, form.chosen()), feedback)
     align(ratings, known)
     typer.echo(
         f"all {len(ratings.items):,} items of {without_password(source)} are among the {len(known):,} of {path}, "
@@ -82,12 +88,18 @@ def check(
 
 def items_of(source: str) -> Array:
     """The items of a source of ratings or events."""
-    return _read(source, None, None, "last", None).items
+    return _read(source, None, None, ("last", None), None).items
 
 
-def _read(source: str, columns: str | None, query: str | None, duplicates: Duplicates, feedback: str | None) -> Ratings:
+def _read(
+    source: str,
+    columns: str | None,
+    query: str | None,
+    read_as: tuple[Duplicates, Wide | bool | None],
+    feedback: str | None,
+) -> Ratings:
     """The table: any of its items belong to the catalogue, so what the values mean does not matter."""
-    plan = Plan(source, parse_names(columns), query, duplicates)
+    plan = Plan(source, parse_names(columns), query, read_as[0], wide=read_as[1])
     if feedback is None:
         found = understand(plan).ratings
         if found is not None:

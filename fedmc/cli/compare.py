@@ -14,7 +14,7 @@ from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import decide
-from fedmc.cli.groups import Events
+from fedmc.cli.groups import Events, Form
 from fedmc.cli.parsing import parse_integers, parse_names
 from fedmc.cli.tracking import Log, Tracking, tracked
 from fedmc.data import splits
@@ -74,6 +74,7 @@ def compare(
     duplicates: options.Duplicates = "refuse",
     out: Out = None,
     *,
+    form: Form,
     events: Events,
     tracking: Tracking,
 ) -> None:
@@ -82,7 +83,7 @@ def compare(
     An interrupted comparison is resumed when the same command is given again.
     """
     given = None if methods is None else split(methods)
-    plan = Plan(source, parse_names(columns), query, duplicates, split=test, partition=partition)
+    plan = Plan(source, parse_names(columns), query, duplicates, split=test, partition=partition, wide=form.chosen())
     decided = decide(plan, events, _wanted(events, given or []))
     feedback: Feedback = "implicit" if decided.events else "explicit"
     cure = "--methods ials:ALPHA0,LAMBDA gives the weights of iALS"
@@ -91,7 +92,7 @@ def compare(
     study = Study(
         f"Methods compared, rank {rank}", source, cases, (_figure(feedback),), parse_integers(seeds, "--seeds"),
         clients, active, rounds, splits.normalise(test) or "random:0", partition, measure_every, parse_names(columns),
-        query, duplicates, decided.plan.events, events.confidence_scale,
+        query, duplicates, decided.plan.events, events.confidence_scale, plan.wide,
     )  # fmt: skip
     folder = out or Path("comparisons") / "compare"
     runner.check_folder(folder, study)

@@ -11,9 +11,10 @@ import numpy as np
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.as_trained import as_trained, recency_of, scale_of, settings_beside
+from fedmc.cli.as_trained import MATRIX, as_trained, recency_of, scale_of, settings_beside
 from fedmc.cli.display import counted, print_table
 from fedmc.cli.echo import echo
+from fedmc.cli.groups import Form
 from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
@@ -21,7 +22,9 @@ from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
 from fedmc.data.datasets import load_source
 from fedmc.data.feedback import EventOptions, default_confidence, parse_weights
+from fedmc.data.forms import Wide
 from fedmc.data.given import scaled
+from fedmc.data.loading import ReadOptions
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.evaluation.coverage import HeldOut, coverage, entries_of, percent
@@ -52,6 +55,7 @@ class Read(NamedTuple):
     duplicates: Duplicates
     events: EventOptions | None  # None: as ratings
     trained: Mapping[str, object]  # the settings of the run
+    wide: Wide | bool | None  # how a wide matrix is read; None: it is refused
 
     def table(self, source: str, times: bool = False, recency: bool = False) -> Ratings:
         """The table; of events, which rows count is as given or as in training, and what is left out is told.
@@ -59,9 +63,11 @@ class Read(NamedTuple):
         With `recency`, the times of events are read, if there are any.
         """
         if self.events is None:
-            return load_source(source, self.columns, duplicates=self.duplicates, times=times)
-        events = replace(as_trained(self.events, self.trained, source, self.columns), recency=recency)
-        found = load_source(source, self.columns, duplicates=self.duplicates, times=times, events=events)
+            return load_source(source, self.columns, duplicates=self.duplicates, times=times, wide=self.wide)
+        columns = MATRIX if self.wide else self.columns
+        events = replace(as_trained(self.events, self.trained, source, columns), recency=recency)
+        read_as = ReadOptions(duplicates=self.duplicates, times=times, events=events, wide=self.wide)
+        found = load_source(source, self.columns, **read_as)
         for note in found.notes:
             echo(note, err=True)
         return found
@@ -104,6 +110,8 @@ def evaluate(
     columns: options.Columns = None,
     duplicates: options.Duplicates = "refuse",
     as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show RMSE and mean absolute error on ratings that the model was not trained on; of events, ranking metrics.
 
@@ -114,7 +122,7 @@ def evaluate(
     chosen = EventOptions(confidence, event, {} if weights is None else parse_weights(weights), 1, min_rating)
     events = of_events(fitted)
     _check(events, chosen, ranking or sampled is not None, include_seen)
-    read = Read(parse_names(columns), duplicates, chosen if events else None, settings_beside(model))
+    read = Read(parse_names(columns), duplicates, chosen if events else None, settings_beside(model), form.chosen())
     popularity, drop = popularity_of(fitted), unknown == "drop"
     if fold_in is not None:
         fitted = _folded_in(fitted, _folded(read, fold_in, confidence_scale), drop)

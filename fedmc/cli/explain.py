@@ -11,17 +11,17 @@ import numpy as np
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.as_trained import as_trained, scale_of, settings_beside
+from fedmc.cli.as_trained import MATRIX, as_trained, scale_of, settings_beside
 from fedmc.cli.display import print_table
-from fedmc.cli.groups import Side
+from fedmc.cli.groups import Form, Side
 from fedmc.cli.model import AsJson, ModelPath, check_explained, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
-from fedmc.data.builder import Duplicates
 from fedmc.data.datasets import load_source
 from fedmc.data.feature_rows import Features
 from fedmc.data.feedback import EventOptions, default_confidence
 from fedmc.data.given import scaled
+from fedmc.data.loading import ReadOptions
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, read
@@ -73,6 +73,7 @@ def explain(
     duplicates: options.Duplicates = "refuse",
     as_json: AsJson = False,
     *,
+    form: Form,
     side: Side,
 ) -> None:
     """Show what moved a prediction: ratings, items that the user rated, saw or had, and features.
@@ -89,22 +90,23 @@ def explain(
         titles = titles_of(prepared.catalogue.features)
         found = explain_at_home(fitted, user, item, prepared)
     else:
-        rated = None if ratings is None else _given(fitted, model, ratings, parse_names(columns), duplicates)
+        read_as: ReadOptions = {"duplicates": duplicates, "wide": form.chosen()}
+        rated = None if ratings is None else _given(fitted, model, ratings, parse_names(columns), read_as)
         tables = read(sources, times=False)
         titles = titles_of(tables.items)
         found = explain_with(fitted, user, item, rated, tables)
     show(fitted, (user, item), found, titles, None if as_json else number)
 
 
-def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, duplicates: Duplicates) -> Ratings:
+def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, read_as: ReadOptions) -> Ratings:
     """The ratings of training, or its events as confidences, read as in training."""
     if not of_events(fitted):
-        return load_source(source, columns, duplicates=duplicates)
+        return load_source(source, columns, **read_as)
     settings = settings_beside(model)
     column = settings.get("confidence")
     given = EventOptions(None if column is None else str(column))
-    events = as_trained(given, settings, source, columns)
-    amounts = load_source(source, columns, duplicates=duplicates, events=events)
+    read_as["events"] = as_trained(given, settings, source, MATRIX if read_as["wide"] else columns)
+    amounts = load_source(source, columns, **read_as)
     return scaled(amounts, scale_of(settings) or default_confidence(amounts.matrix.data))
 
 

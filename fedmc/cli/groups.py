@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_type_hints
+
+from typer import Option
 
 from fedmc.cli import options
 from fedmc.cli.parsing import DPSettings, parse_beta, parse_dp, parse_names
+from fedmc.data.forms import Wide, form_of
 
 if TYPE_CHECKING:
     from fedmc.data.prepare import Plan  # help must be fast
@@ -52,6 +55,33 @@ class Budget(Group):
 
     def settings(self, rounds: int) -> DPSettings:
         return parse_dp(self.epsilon, self.delta, self.ratings, rounds)
+
+
+@dataclass(frozen=True)
+class Form(Group):
+    """Options for a table that is a matrix."""
+
+    wide: Annotated[
+        bool | None,
+        Option(
+            "--wide/--long",
+            help="--wide: a matrix with a row for each user and a column for each item (--columns may name the column "
+            "of users). --long: each row is one rating, even if the table looks like a matrix.",
+            show_default="long; what looks like a matrix is refused",
+        ),
+    ] = None
+    missing: Annotated[
+        str | None,
+        Option(
+            help="With --wide: the numbers that mean that there is no rating, such as 99 or 99,-1, or none. Empty "
+            "cells, NaN and NA always do.",
+            metavar="NUMBERS",
+        ),
+    ] = None
+
+    def chosen(self) -> Wide | bool | None:
+        """How the table is read: as a matrix, as rows of ratings, or as it looks."""
+        return form_of(self.wide, self.missing)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ def _restore_argument_help(command: click.Command, function: Callable[..., objec
 def in_flags(message: str, parameters: list[click.Parameter]) -> str:
     """The message with `name=value` written as `--name value` if `name` is an option of the command."""
     flags = {one.name: one.opts[0] for one in parameters if isinstance(one, click.Option) and one.name}
+    negative = {one.name: one.secondary_opts[0] for one in parameters if one.secondary_opts}
     if not flags:
         return message
 
@@ -118,6 +119,8 @@ def in_flags(message: str, parameters: list[click.Parameter]) -> str:
         name, quoted, bare = found.groups()
         if bare == "True":
             return flags[name]
+        if bare == "False" and name in negative:
+            return negative[name]
         value = bare or (f"'{quoted}'" if " " in quoted else quoted)
         return f"{flags[name]} {value}"
 

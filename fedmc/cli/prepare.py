@@ -10,7 +10,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import decide
-from fedmc.cli.groups import Events, Side
+from fedmc.cli.groups import Events, Form, Side
 from fedmc.cli.parsing import parse_names
 from fedmc.data.prepare import Plan, read_parts, write_prepared
 
@@ -35,12 +35,14 @@ def prepare(
     seed: Annotated[int, Option(help="Random seed of the partition and the split.")] = 0,
     overwrite: options.Overwrite = False,
     *,
+    form: Form,
     side: Side,
     events: Events,
 ) -> None:
     """Write ratings or events as shards that are mapped into memory: those of one client, or of several."""
     names = parse_names(columns)
     plan = Plan(source, names, query, duplicates, catalogue, unknown_items, split, None, partition, clients, seed)
+    plan = plan._replace(wide=form.chosen())
     decided = decide(side.added_to(plan), events, events.feedback)
     parts = read_parts(decided.plan, decided.ratings)
     if parts.report is not None:

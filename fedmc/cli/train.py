@@ -17,7 +17,7 @@ from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
 from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Side, Solver, Table
+from fedmc.cli.groups import Budget, Events, Form, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
@@ -151,6 +151,7 @@ def train(
     solver: Solver,
     budget: Budget,
     table: Table,
+    form: Form,
     side: Side,
     events: Events,
     tracking: Tracking,
@@ -166,7 +167,7 @@ def train(
     folder = RunFolder(out, overwrite)
     plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
-        table.partition, table.clients, solver.seed,
+        table.partition, table.clients, solver.seed, wide=form.chosen(),
     ))  # fmt: skip
     wanted = parse_rank(rank)
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))

@@ -12,7 +12,7 @@ from fedmc.cli import options
 from fedmc.cli.display import print_table
 from fedmc.cli.echo import echo
 from fedmc.cli.feedback import check_fits, decide, wanted_by
-from fedmc.cli.groups import Events, Table
+from fedmc.cli.groups import Events, Form, Table
 from fedmc.cli.parsing import parse_integers
 from fedmc.cli.runs import to_json
 from fedmc.cli.simulate import set_active, trials_bar, warm_up
@@ -64,6 +64,7 @@ def tune(
     as_json: options.AsJson = False,
     *,
     table: Table,
+    form: Form,
     events: Events,
 ) -> None:
     """Choose rank and penalty by the error on ratings that the clients hold out. Test ratings play no part.
@@ -82,7 +83,7 @@ def tune(
     budget = Budget(most, rounds, splits.parse_share(validation))
     plan = Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, split=test, partition=table.partition,
-        clients=table.clients, seed=seed,
+        clients=table.clients, seed=seed, wide=form.chosen(),
     )  # fmt: skip
     penalty = "auto" if preset == "fast" else None  # mode: the preset with a penalty to tune
     first = min(chosen_ranks) if of_events else max(chosen_ranks)

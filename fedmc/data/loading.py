@@ -14,9 +14,11 @@ from fedmc.data import readers
 from fedmc.data.addresses import without_password
 from fedmc.data.builder import Batch, Duplicates
 from fedmc.data.feedback import EventOptions, events_from, events_of
+from fedmc.data.forms import Wide
 from fedmc.data.ratings import Ratings, batch_of
 from fedmc.data.readers.columnar import ArrowStream
 from fedmc.data.readers.columns import ColumnSelection
+from fedmc.data.readers.wide import Matrix
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
@@ -29,6 +31,7 @@ class ReadOptions(TypedDict, total=False):
     group: str | None
     duplicates: Duplicates
     events: EventOptions | None
+    wide: Wide | bool | None
 
 
 def read_source(
@@ -40,22 +43,48 @@ def read_source(
     group: str | None = None,
     duplicates: Duplicates = "refuse",
     events: EventOptions | None = None,
+    wide: Wide | bool | None = None,
 ) -> Ratings:
     """Ratings from a file, a folder, an archive or a database.
 
     `columns` names the columns of user, item, rating (and time). `times` also reads the times; `group` names a column
     with the client of each user. With `events` the values are amounts (`fedmc.data.feedback`): `columns` may name
     user and item only, and repeated pairs add up unless `duplicates` asks for the last or the mean.
+
+    `wide=Wide(missing=99)`, or `wide=True`, reads a matrix with a row for each user and a column for each item;
+    `columns` may then name the column of users. False: each row is one rating, even if it looks like such a matrix.
     """
+    if isinstance(wide, Wide) or wide:
+        form = wide if isinstance(wide, Wide) else Wide()
+        _check_wide(times, group, events)
+        return _read_wide(readers.wide_matrix(source, form, columns, query), duplicates, events)
     if events is not None:
 
         def read(options: EventOptions) -> Ratings:
-            wanted = options.selection(columns, times, group)
+            wanted = options.selection(columns, times, group)._replace(long=wide is False)
             return events_from(_with_rows(readers.batches(source, wanted, query), source), options, duplicates)
 
         return events_with_times(read, events)
-    selection = ColumnSelection(tuple(columns) if columns else None, times, group)
+    selection = ColumnSelection(tuple(columns) if columns else None, times, group, long=wide is False)
     return Ratings.from_batches(_with_rows(readers.batches(source, selection, query), source), duplicates=duplicates)
+
+
+def _check_wide(times: bool, group: str | None, events: EventOptions | None) -> None:
+    """Refuse what a wide matrix cannot hold."""
+    require(not times, "a wide matrix holds no times: leave out splits and options that need them", DataError)
+    require(
+        group is None, f"a wide matrix has no column {group!r} for the clients: choose another partition", DataError
+    )
+    if events is not None:
+        events.check_without_columns("a wide matrix")
+
+
+def _read_wide(matrix: Matrix, duplicates: Duplicates, events: EventOptions | None) -> Ratings:
+    if events is None:
+        found = Ratings.from_batches(matrix, duplicates=duplicates)
+    else:
+        found = events_from(matrix, replace(events, recency=False), duplicates)
+    return replace(found, notes=(*matrix.notes, *found.notes))
 
 
 def events_with_times(read: Callable[[EventOptions], Ratings], events: EventOptions) -> Ratings:

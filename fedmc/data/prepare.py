@@ -14,6 +14,7 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.datasets import load_source
 from fedmc.data.feedback import EventOptions, default_confidence
+from fedmc.data.forms import Wide
 from fedmc.data.given import scaled
 from fedmc.data.partition import Federation, make_shards
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared, verify, writing
@@ -49,6 +50,7 @@ class Plan(NamedTuple):
     events: EventOptions | None = None  # read events such as purchases and clicks instead of ratings
     confidence_scale: str | None = None  # of events: how amounts become confidences; AUTO; None: they stay amounts
     reason: str = ""  # of events: what they were recognised by, in words
+    wide: Wide | bool | None = None  # a row for each user, a column for each item
     before: Path | None = None  # shards of one client, made before: a random split leaves their pairs where they were
 
     @property
@@ -94,7 +96,7 @@ def load_table(plan: Plan) -> Ratings:
     times = plan.times or any(map(splits.needs_times, plan.held_out))
     return load_source(
         plan.source, plan.columns, query=plan.query, times=times, group=group, duplicates=plan.duplicates,
-        events=plan.events,
+        events=plan.events, wide=plan.wide,
     )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.builder import Batch, Duplicates, Merge, build
+from fedmc.data.forms import Wide
 from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
+from fedmc.data.readers.wide import of_object
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
@@ -49,6 +51,19 @@ class Ratings:
     def from_batches(cls, batches: Iterable[Batch], *, duplicates: Merge = "refuse") -> Ratings:
         """Batches of rows with finite ratings, in any order."""
         return cls(*build(batches, duplicates))
+
+    @classmethod
+    def from_wide(
+        cls, matrix: object, missing: str | float | None = None, *, duplicates: Duplicates = "refuse"
+    ) -> Ratings:
+        """A DataFrame or 2-D array with a row for each user and a column for each item.
+
+        Cells that are NaN or None, or equal to `missing` (a number, or several as in "99,-1"), are no ratings. Items
+        are the columns' names. Users are in a column such as `user` or in the index of a DataFrame, or else the rows'
+        numbers from 0.
+        """
+        found = of_object(matrix, Wide(missing))
+        return replace(cls.from_batches(found, duplicates=duplicates), notes=found.notes)
 
     def with_entries(self, keep: Array) -> Ratings:
         """The same users and items with only the stored entries that `keep` (a mask) selects."""

@@ -11,6 +11,7 @@ from fedmc.data.prepare import Plan, load_table
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
+from fedmc.data.readers.shapes import WideError
 from fedmc.data.recognition import Understanding, recognise
 from fedmc.errors import DataError, quoted
 
@@ -34,6 +35,8 @@ def understand(plan: Plan) -> Understood:
         return Understood(_of_shards(plan))
     try:
         ratings = load_table(plan._replace(events=None))
+    except WideError:
+        raise
     except DataError:
         try:
             found = _by_header(plan)
@@ -48,7 +51,8 @@ def understand(plan: Plan) -> Understood:
 def by_columns(plan: Plan) -> Understanding:
     """What the columns alone say; whatever keeps them from being read, reading the source will say better."""
     try:
-        return Understanding("ratings", "") if is_prepared(Path(plan.source)) else _by_header(plan).what
+        without = plan.wide not in (None, False) or is_prepared(Path(plan.source))  # columns that say what they hold
+        return Understanding("ratings", "") if without else _by_header(plan).what
     except DataError:
         return Understanding("ratings", "")
 
@@ -72,6 +76,8 @@ def _of_shards(plan: Plan) -> Understanding:
 
 def _by_header(plan: Plan, ratings: Ratings | None = None) -> Understood:
     columns = plan.columns or ()
+    if plan.wide not in (None, False):
+        return Understood(recognise((), ratings), (), ratings)
     header = Header(columns) if len(columns) == 2 else header_of(plan.source, plan.query)
     column = columns[2] if len(columns) > 2 and columns[2] else None
     what = recognise(header.names, ratings, column=column, event_types=header.event_types)

@@ -104,7 +104,7 @@ def _read(study: Study, table: Ratings | None) -> Ratings:
     if table is None:
         table = load_source(
             study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
-            duplicates=study.duplicates, events=study.events,
+            duplicates=study.duplicates, events=study.events, wide=study.wide,
         )  # fmt: skip
     return scaled(table, scale_of(table, study.events, study.confidence_scale))
 

@@ -12,6 +12,7 @@ from fedmc.data import splits
 from fedmc.data.addresses import without_password
 from fedmc.data.builder import Duplicates
 from fedmc.data.feedback import EventOptions
+from fedmc.data.forms import Wide
 from fedmc.errors import require
 from fedmc.evaluation import methods
 from fedmc.evaluation.methods import Method
@@ -126,6 +127,7 @@ class StudyDict(Budget):
     duplicates: NotRequired[Duplicates]
     events: NotRequired[dict[str, Any] | None]  # the fields of EventOptions
     confidence_scale: NotRequired[str | None]
+    wide: NotRequired[list[Any] | bool | None]  # the fields of Wide
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class Study:
     duplicates: Duplicates = "refuse"
     events: EventOptions | None = None  # how the source is read as events; None: as ratings
     confidence_scale: str | None = None  # of events; None: the default for their amounts
+    wide: Wide | bool | None = None  # how a wide matrix is read; None: it is refused
 
     def __post_init__(self) -> None:
         require(len(self.cases) > 0, "a comparison needs at least one method")
@@ -182,12 +185,13 @@ class Study:
         figures = tuple(
             Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
         )
-        columns, events = plain.get("columns"), plain.get("events")
+        columns, events, wide = plain.get("columns"), plain.get("events"), plain.get("wide")
         return cls(
             plain["title"], plain["source"], cases, figures, tuple(plain["seeds"]), plain["clients"], plain["active"],
             plain["rounds"], plain["test"], plain["partition"], plain["measure_every"],
             None if columns is None else tuple(columns), plain.get("query"), plain.get("duplicates", "refuse"),
             None if events is None else EventOptions(**events), plain.get("confidence_scale"),
+            Wide(*wide) if isinstance(wide, list) else wide,
         )  # fmt: skip
 
     def key(self, case: Case, seed: int, fingerprint: str) -> str:

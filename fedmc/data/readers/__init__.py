@@ -5,14 +5,16 @@ Only this package imports pyarrow and ADBC. Every reader yields `Batch`es; `fedm
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedmc.data.addresses import present, without_password
 from fedmc.data.builder import Batch
-from fedmc.data.readers import archives, columnar, databases, netflix, text
+from fedmc.data.forms import Wide
+from fedmc.data.readers import archives, columnar, databases, netflix, text, wide
 from fedmc.data.readers.columnar import ArrowStream
 from fedmc.data.readers.columns import ColumnSelection, Header
+from fedmc.data.readers.wide import Matrix
 from fedmc.errors import DataError, require
 
 
@@ -30,6 +32,20 @@ def batches(source: str | Path, selection: ColumnSelection, query: str | None = 
     if netflix.is_netflix(_head(path)):
         return netflix.read([text.on_disk(path)], selection)
     return text.read(text.on_disk(path), selection)
+
+
+def wide_matrix(source: str | Path, form: Wide, columns: Sequence[str] | None, query: str | None) -> Matrix:
+    """The ratings of a file with a row for each user and a column for each item."""
+    shown = without_password(str(source))
+    require(
+        query is None and not databases.is_database(source),
+        f"a wide matrix is read from a file, and {shown} is a database: leave out wide=True, and let the query return "
+        "a row for each rating",
+        DataError,
+    )
+    path = Path(source)
+    require(present(path), f"there is no file {shown}", DataError)
+    return wide.read(path, form, columns)
 
 
 def from_arrow(frame: ArrowStream, selection: ColumnSelection | None = None) -> Iterable[Batch]:

@@ -35,6 +35,7 @@ class ColumnSelection(NamedTuple):
     typed: bool = False  # read the event types too,
     event: str | None = None  # from this column (None: the usual names)
     any_times: bool = False  # read the times if there are any
+    long: bool = False  # each row is one rating, even if the table looks like a wide matrix
 
 
 class Roles(NamedTuple):

@@ -25,6 +25,7 @@ from fedmc.data.readers.columns import (
     roles,
     to_batch,
 )
+from fedmc.data.readers.wide_text import check_long
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import count_lines, has_leading_zero
 
@@ -60,6 +61,8 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
     with file.open() as opened:
         head = opened.read(1 << 16)
+    if selection.columns is None and not selection.long:
+        check_long(head, file.name)
     layout = sniff(head, file.name, selection.rating)
     if layout.header:
         role = roles(layout.names, selection, file.name)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
+from scipy import sparse
 
 from fedmc.data.files import free
-from fedmc.data.ratings import Ratings
 from fedmc.errors import unknown
 from fedmc.types import Array
 
@@ -23,7 +24,21 @@ DIGITS = 4  # of numbers in text
 Block = Mapping[str, Array]  # columns of equal length, by name
 
 
-def write_table(ratings: Ratings, path: str | Path) -> None:
+class Table(Protocol):
+    """What `write_table` writes: a `Ratings`."""
+
+    @property
+    def users(self) -> Array: ...
+    @property
+    def items(self) -> Array: ...
+    @property
+    def matrix(self) -> sparse.csr_array: ...
+    @property
+    def times(self) -> Array | None: ...
+    def rows(self) -> Array: ...
+
+
+def write_table(ratings: Table, path: str | Path) -> None:
     """Write one row per rating, in the order of the ids, atomically; the file's ending determines the format."""
     path = Path(path)
     if path.suffix not in ENDINGS:

@@ -170,6 +170,7 @@ def _prepare(
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
         categorical=tuple(config.categorical), times=config.times, events=config.event_options(),
         confidence_scale=config.scale if config.of_events else None, before=config.path(SHARD) if again else None,
+        wide=config.form(),
     )  # fmt: skip
     table, notes = _table(plan)
     ratings, left_out = forgotten.load(config).left_out(table)

@@ -14,7 +14,7 @@ from fedmc.federation.setup.layout import NodeConfig
 FILE = "shard-source.json"  # beside the shard
 READ_BY = (  # entries of config.toml that decide what is read
     "source", "columns", "query", "duplicates", "unknown_items", "test", "seed", "user_features", "also_seen",
-    "categorical", "times", "scale",
+    "categorical", "times", "scale", "wide", "missing",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from fedmc.data import catalogue
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
 from fedmc.data.files import write_whole
+from fedmc.data.forms import Wide, form_of
 from fedmc.errors import DataError, InputError, require, unknown
 from fedmc.federation.protocol import OLDEST, PROTOCOL
 from fedmc.federation.setup import (
@@ -74,6 +75,8 @@ class NodeConfig(EventEntries):
     columns: str | None = None
     query: str | None = None
     duplicates: Duplicates = "refuse"
+    wide: bool | None = None  # whether the source is a matrix with a row for each user and a column for each item
+    missing: str | float | None = None  # then: the numbers that mean that there is no rating, such as "99"
     unknown_items: UnknownItems = "refuse"
     test: str | None = None
     seed: int = 0
@@ -93,6 +96,10 @@ class NodeConfig(EventEntries):
 
     def path(self, name: str) -> Path:
         return self.folder / name
+
+    def form(self) -> Wide | bool | None:
+        """How the source is read: as a matrix, as rows of ratings, or as it looks."""
+        return form_of(self.wide, self.missing)
 
     def catalogue(self) -> Catalogue:
         return _catalogue(self.folder)
@@ -153,6 +160,7 @@ def load_node(folder: Path) -> NodeConfig:
     where = str(folder / "config.toml")
     entries.check_side(where, config.user_features, config.also_seen, config.categorical)
     entries.check_events(where, config)
+    config.form()
     for name in ("keep_models", "keep_megabytes"):
         whole(f"{folder / 'config.toml'}: {name}", getattr(config, name), 1, MAX_KEPT)
     entries.check_watching(where, config.page_port, config.log_format)
