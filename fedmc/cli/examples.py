@@ -6,6 +6,8 @@ parses them all.
 
 from __future__ import annotations
 
+import click
+
 from fedmc.cli.examples_federation import FEDERATION
 
 Examples = tuple[tuple[str, str], ...]
@@ -65,6 +67,10 @@ USING: dict[str, Examples] = {
         ("What moved the prediction of item 260 for user 15", "explain run 15 260"),
         ("With the effect of each rating", "explain run 15 260 --ratings ratings.csv -n 5"),
     ),
+    "export": (
+        ("For Spark, DuckDB or pandas", "export run --to parquet --out exported"),
+        ("An index of the items, without the users", "export run --to faiss --items-only --out index"),
+    ),
     "info": (
         ("Size, noise and settings of a model", "info run"),
         ("For a program", "info run/model.npz --json"),
@@ -101,10 +107,25 @@ PREPARING: dict[str, Examples] = {
         ("As many as MovieLens 1M has", "data synth --like ml-1m --out shards"),
     ),
 }  # fmt: skip
-EXAMPLES = TRAINING | USING | PREPARING | FEDERATION
+START: dict[str, Examples] = {
+    "": (
+        ("Train on real film ratings, then recommend", "train demo --out run"),
+        ("Five films for user 15", "recommend run 15 -n 5"),
+        ("All options of a command, with examples", "train --help"),
+    ),
+}
+EXAMPLES = START | TRAINING | USING | PREPARING | FEDERATION
 
 
 def lines_of(path: str) -> list[str]:
     """The lines below "Examples:" for a command such as `fedmc train`."""
     found = EXAMPLES.get(path.partition(" ")[2], ())
     return [line for about, words in found for line in (f"{about}:", f"  fedmc {words}")]
+
+
+def write(path: str, formatter: click.HelpFormatter) -> None:
+    """Write the section at the end of a help text; commands are not wrapped, so that they can be copied."""
+    lines = lines_of(path)
+    if lines:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"{'':>{formatter.current_indent}}{line}\n" for line in lines))

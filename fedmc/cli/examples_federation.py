@@ -120,6 +120,10 @@ NODE = {
         ("Of all users of the organisation", "node recommend made/north --all --out recommended.csv"),
     ),
     "node similar": (("The five items most like item 260", "node similar made/north 260 -n 5"),),
+    "node export": (
+        ("The model with the organisation's own users", "node export made/north --to onnx --out exported"),
+        ("Only its items", "node export made/north --to npz --items-only --out items"),
+    ),
     "node explain": (("What moved the prediction of item 260 for user 15", "node explain made/north 15 260"),),
 }
 FEDERATION: dict[str, tuple[tuple[str, str], ...]] = SETUP | RUNNING | NODE
