@@ -34,16 +34,36 @@ OTHERS = {  # first words of commands of other programs in listings
     "git": "needs a remote",
     ".ci/run": "runs all tests",
     "ssh": "needs another machine",
-    "rsync": "needs another machine",
-    "scp": "needs another machine",
     "podman": "needs a container engine; tests/test_deployment.py checks the files that it reads",
-    "systemctl": "needs systemd as the first process; tests/test_deployment.py verifies the units",
     "sudo": "needs root",
     "cd": "only changes the folder",
     "export": "only sets variables",
     "for": "a loop; the commands inside are checked",
     "done": "a loop",
-    "head": "",
+    "head": "prints the beginning of a file",
+    "docker": "needs a container engine",
+}
+PROGRAMS = {
+    *OTHERS,
+    "cp",
+    "curl",
+    "kubectl",
+    "openssl",
+    "python",
+    "rsync",
+    "scp",
+    "systemctl",
+    "mv",
+    "rm",
+    "tar",
+    "sqlite3",
+    "journalctl",
+    "wget",
+    "apt-get",
+    "uv",
+    "npm",
+    "node",
+    "java",
 }
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 PROMPT = re.compile(r"^(?:FEDMC_DATA=\S+ |FEDMC_EXAMPLES=\S+ )?(?:\.venv/bin/)?fedmc ")
@@ -63,7 +83,8 @@ def listings(page):
 
 
 def words_of(line):
-    """Without what a shell would take off: a comment, redirection, a further command, or two blanks and an explanation."""
+    """Without what a shell takes off: a comment, a redirection, a further command; or an explanation after blanks."""
+    line = re.sub(r"\$\(\([^)]*\)\)", "1", line)
     line = re.split(r"\s#|\s{3,}|[;|>&]", line.replace("...", ""))[0]
     return line.strip()
 
@@ -106,6 +127,12 @@ def test_every_fenced_block_is_run_by_a_test():
     for page, test in RUN.items():
         source = (ROOT / "tests" / test).read_text(encoding="utf-8")
         assert page.removeprefix("docs/") in source or Path(page).stem in source, f"{test} does not read {page}"
+
+
+def test_every_other_program_has_a_reason_why_it_is_not_run():
+    used = {line.split()[0] for page in PAGES for line in listings(page)} & PROGRAMS
+    assert used - set(OTHERS) == set()
+    assert set(OTHERS) - used == set()
 
 
 def test_a_wrong_command_would_be_found():
