@@ -121,12 +121,17 @@ def searches(case: Case, graphs: Graphs, candidates: int) -> dict[str, Search]:
     return found | {"unseen, selector": selected, "unseen, more items": more}
 
 
+def first(scores: Array) -> Array:
+    """The best items of each line."""
+    return np.array([np.argpartition(-line, K)[:K] for line in scores])
+
+
 def measure(case: Case) -> None:
     scores = case.queries @ case.items.T
-    best = np.argpartition(-scores, K, axis=1)[:, :K]
+    best = first(scores)
     if case.seen is not None:
         scores[np.repeat(np.arange(QUERIES), np.diff(case.seen.indptr)), case.seen.indices] = -np.inf
-    unseen = np.argpartition(-scores, K, axis=1)[:, :K]
+    unseen = first(scores)
     flat, graphs = faiss.IndexFlatIP(case.items.shape[1]), graphs_of(case)
     flat.add(case.items)
     exact: dict[str, Search] = {"exact": lambda k: flat.search(case.queries[k : k + 1], K)[1][0]}
@@ -145,7 +150,7 @@ def main() -> None:
         sys.exit("set FEDMC_DATA to a folder that holds ml-1m/ratings.dat")
     faiss.omp_set_num_threads(1)
     print(f"{'vectors':<26}{'HNSW':<20}{'candidates':>10}{f'recall@{K}':>11}{'time':>8}")
-    for case in (movielens(folder), drawn(50_000, 0.2), drawn(50_000, 0.5)):
+    for case in (movielens(folder), drawn(50_000, 0.2), drawn(200_000, 0.5)):
         measure(case)
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedmc import FedMC, Ratings
+from fedmc.data.datasets import load_source
 from fedmc.errors import InputError
 from fedmc.exporting import FORMS, export
 from fedmc.exporting.content import link_of
@@ -347,3 +348,23 @@ def test_the_command_at_a_node_exports_its_own_users(tmp_path):
     (tmp_path / "model.npz").unlink()
     early = fedmc("node", "export", tmp_path, "--to", "npz", "--out", tmp_path / "again")
     assert (early.returncode, "it comes at the end of a training run" in early.stderr) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_recall_of_hnsw_on_movielens_1m(data_folder, tmp_path):
+    """At least 0.95 of the 20 best of all items, and of those that a user has not rated; as in `fedmc recommend`."""
+    ratings = load_source(str(data_folder / "ml-1m" / "ratings.dat"))
+    model = FedMC(10, clients=10, rounds=10).fit(ratings).model_
+    found = exported(model, tmp_path / "out", "hnsw")
+    some = np.arange(0, len(model.users), 12)
+    every, _ = model.recommend(model.users[some], 20, exclude_seen=False)
+    unseen, _ = model.recommend(model.users[some], 20)
+    shares: dict[str, list[float]] = {"all": [], "unseen": []}
+    for place, row in enumerate(some):
+        rows, _ = found["search"](found["user_factors"][row], 20)
+        left, _ = found["recommend"](row, 20)
+        shares["all"].append(np.isin(model.items[rows], every[place]).sum() / 20)
+        shares["unseen"].append(np.isin(model.items[left], unseen[place]).sum() / 20)
+        assert not np.isin(left, found["seen"][row]).any()
+    assert {name: np.mean(one) >= 0.95 for name, one in shares.items()} == {"all": True, "unseen": True}

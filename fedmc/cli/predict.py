@@ -5,38 +5,45 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from fedmc.cli.model import IntervalLevel, ModelPath, UnknownIds, check_known, check_level, check_posterior
+from fedmc.cli import options, predict_pairs
+from fedmc.cli.model import IntervalLevel, ModelPath, UnknownIds, check_known
+from fedmc.cli.predict_pairs import Wanted
 from fedmc.cli.runs import model_path
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import load
-from fedmc.model.ids import Unknown
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
+PairsFile = Annotated[
+    Path | None,
+    typer.Option(help="A CSV file of user,item pairs instead; with --out also a Parquet file.", metavar="FILE"),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="With --pairs: a .parquet, .csv or .tsv file to write instead of printing.", metavar="FILE"),
+]
 Std = Annotated[bool, typer.Option("--std", help="Also print each rating's standard deviation (Bayesian models).")]
-
-
-class Wanted(NamedTuple):
-    """The columns of a prediction besides the prediction itself, and what happens to unknown ids."""
-
-    level: float | None
-    std: bool
-    unknown: Unknown
 
 
 def predict(
     model: ModelPath,
     user: Annotated[str | None, typer.Argument(help="A user id.")] = None,
     items: Annotated[list[str] | None, typer.Argument(help="Item ids.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="A CSV file of user,item pairs instead.")] = None,
+    pairs: PairsFile = None,
     interval: IntervalLevel = None,
     std: Std = False,
     unknown: UnknownIds = "refuse",
+    out: Out = None,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Predict ratings, as CSV: of one user for some items, or of the pairs in a file."""
+    predict_pairs.check_out(pairs, out, overwrite)
+    if pairs is not None and out is not None:
+        predict_pairs.write(load(model_path(model)), pairs, Wanted(interval, std, unknown), out)
+        return
     if pairs is not None:
         users, wanted = _read_pairs(pairs)
     elif user is not None and items:
@@ -67,15 +74,9 @@ def model_of_node(folder: Path) -> Path:
 def _predict(path: Path, users: list[str], items: list[str], wanted: Wanted) -> None:
     """Print predictions as CSV."""
     fitted = load(path)
-    check_level(fitted, wanted.level)
-    if wanted.std:
-        check_posterior(fitted, "--std")
+    wanted.check(fitted)
     check_known(fitted, users, items, wanted.unknown)
-    columns = {"prediction": fitted.predict(users, items, unknown=wanted.unknown)}
-    if wanted.std:
-        _, columns["std"] = fitted.predict(users, items, return_std=True, unknown=wanted.unknown)
-    if wanted.level is not None:
-        _, columns["low"], columns["high"] = fitted.interval(users, items, wanted.level, unknown=wanted.unknown)
+    columns = wanted.columns(fitted, users, items)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["user", "item", *columns])
     for user, item, *values in zip(users, items, *columns.values(), strict=True):
