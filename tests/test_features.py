@@ -340,7 +340,7 @@ def test_events_after_the_split_are_not_used(tmp_path):
     seen.write_text(text + f"u0,3,{DAY * 79}\nu9,3,5\nu1,99,5\n")
     parts = read_parts(plan_of(tmp_path, also_seen=seen, split="date:1970-02-10"))  # day 40
     assert sorted(set(parts.side.also_seen.indices.tolist())) == [0, 1, 2, 3]
-    assert parts.side.notes == (
+    assert parts.side.notes[1:] == (
         "also seen: 51 events, 24 pairs of a known user and item; left out: 2 of unknown users or items, "
         "25 later than the training ratings",
     )
@@ -420,13 +420,15 @@ def test_a_federation_with_side_information(folder):
     table = read_features(folder / "users.csv", "user")
     assert np.array_equal(found, aligned(table, made.users, "user").values)
     assert (found[0] == 0).all()  # u0 has no row
-    assert made.notes[:2] == (
+    assert made.notes[1:3] == (
         "user features: 8 rows, 3 features (age, 2 job); 5 of 6 users have a row",
         "items: 9 rows, 4 features (year, 3 genres); 7 of 8 rated items have a row, 2 without ratings",
     )
     bare = federation_of(plan_of(folder, split="random:0.2"), "float64")
     assert bare.item_features is bare.item_table is None
-    assert bare.notes == ()
+    assert bare.notes == (
+        "columns: user = user, item = item, rating = rating (guessed; --columns USER,ITEM,RATING to change)",
+    )
 
 
 def test_prepared_shards_hold_side_information(folder):
@@ -469,7 +471,7 @@ def test_a_catalogue_keeps_the_table(folder):
     plain.save(folder / "p.json")  # a catalogue without a table: rows outside of it are dropped
     made = federation_of(plan_of(folder, catalogue=folder / "p.json", items=folder / "items.csv"), "float64")
     assert made.items.tolist() == list(range(8))
-    assert made.notes[0] == "items: 2 rows of items outside of the catalogue are left out"
+    assert made.notes[1] == "items: 2 rows of items outside of the catalogue are left out"
     prepare.write_prepared(folder / "s", read_parts(plan_of(folder, catalogue=folder / "c.json")))
     assert prepared.open_prepared(folder / "s").catalogue.hash == again.hash
 

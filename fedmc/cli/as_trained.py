@@ -10,10 +10,9 @@ from fedmc.cli.echo import echo
 from fedmc.data.datasets import header_of
 from fedmc.data.feedback import EventOptions, parse_weights
 from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual
-from fedmc.data.recognition import RATING_NAMES
 from fedmc.errors import DataError, InputError
 
-RATED = (*RATING_NAMES, *COLUMN_NAMES["rating"], "column 3")  # the last: of a text file without a header
+THIRD = "column 3"  # of a text file without a header
 MATRIX = ("user", "item", "rating")  # what the rows of a wide matrix become
 
 
@@ -56,11 +55,15 @@ def as_trained(
         column = "" if event is None else f"--event {event} "
         echo(f"events are read as in training: {column}--event-weights {settings['weights']}", err=True)
         return EventOptions(given.confidence, event, weights)
-    rated = len(columns or ()) > 2 or (not columns and (not names or find_usual(names, RATED) is not None))
+    rated = len(columns or ()) > 2 or (not columns and (not names or _rated(names)))
     if least is not None and given.confidence is None and rated:
         echo(f"events are read as in training: --min-rating {least:g}", err=True)
         return EventOptions(min_rating=least)
     return given
+
+
+def _rated(names: Sequence[str]) -> bool:
+    return THIRD in names or find_usual(names, COLUMN_NAMES["rating"]) is not None
 
 
 def _least(settings: Mapping[str, object]) -> float | None:

@@ -13,6 +13,7 @@ from fedmc.audit import audit as attacks
 from fedmc.audit.results import Finding, summary
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
+from fedmc.cli.echo import tell
 from fedmc.cli.feedback import check_fits, decide, preset_of, wanted_by
 from fedmc.cli.groups import Budget, Events, Form, Solver, Table
 from fedmc.cli.runs import to_json
@@ -73,6 +74,7 @@ def audit(
     for settings in made:
         check_fits(settings, decided)
     federation = federation_of(decided.plan, solver.dtype, decided.ratings)
+    tell(federation.notes)
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
     check_memory(federation, made[0], rounds)
     warm_up(made[0], federation)

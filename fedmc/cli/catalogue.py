@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.groups import Form
 from fedmc.cli.parsing import parse_names
 from fedmc.data.addresses import without_password
@@ -103,8 +103,11 @@ def _read(
     if feedback is None:
         found = understand(plan).ratings
         if found is not None:
+            tell(found.notes)
             return found
-    return load_table(plan._replace(events=None if feedback == "explicit" else EventOptions()))
+    read = load_table(plan._replace(events=None if feedback == "explicit" else EventOptions()))
+    tell(read.notes)
+    return read
 
 
 def _save(made: Catalogue, out: Path, items: Path | None, categorical: str | None) -> None:

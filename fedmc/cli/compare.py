@@ -12,8 +12,8 @@ import typer
 from fedmc.algorithms.settings import Feedback
 from fedmc.cli import options
 from fedmc.cli.display import print_table, print_text, progress_bar
-from fedmc.cli.echo import echo
-from fedmc.cli.feedback import decide
+from fedmc.cli.echo import tell
+from fedmc.cli.feedback import Decided, decide
 from fedmc.cli.groups import Events, Form
 from fedmc.cli.parsing import parse_integers, parse_names
 from fedmc.cli.tracking import Log, Tracking, tracked
@@ -98,7 +98,7 @@ def compare(
     runner.check_folder(folder, study)
     with tracked(tracking, folder.name) as log:
         log.settings({name: getattr(study, name) for name in LOGGED} | {"source": without_password(source)})
-        _log(log, study, _run(study, folder, _events(decided.plan) if decided.events else decided.ratings), folder)
+        _log(log, study, _run(study, folder, _table(decided)), folder)
 
 
 def reproduce(
@@ -131,13 +131,21 @@ def reproduce(
     _run(study, out or Path("comparisons") / experiment)
 
 
+def _table(decided: Decided) -> Ratings:
+    """The ratings or amounts; what was guessed about them is told on stderr."""
+    if decided.events:
+        return _events(decided.plan)
+    ratings = load_table(decided.plan) if decided.ratings is None else decided.ratings
+    tell(ratings.notes)
+    return ratings
+
+
 def _events(plan: Plan) -> Ratings:
     """The amounts of a plan's events; how they were read is told on stderr, and which rows were left out."""
     amounts = load_table(plan)
     scale = default_confidence(amounts.matrix.data) if plan.confidence_scale in (None, AUTO) else plan.confidence_scale
     words = events_in_words(amounts, scaled(amounts, scale), str(scale), plan.reason, plan.recency)
-    for note in (*words, *amounts.notes):
-        echo(note, err=True)
+    tell((*words, *amounts.notes))
     return amounts
 
 

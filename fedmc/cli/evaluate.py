@@ -13,7 +13,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.as_trained import MATRIX, as_trained, recency_of, scale_of, settings_beside
 from fedmc.cli.display import counted, print_table
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.groups import Form
 from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
 from fedmc.cli.parsing import parse_names
@@ -62,14 +62,12 @@ class Read(NamedTuple):
 
         With `recency`, the times of events are read, if there are any.
         """
-        if self.events is None:
-            return load_source(source, self.columns, duplicates=self.duplicates, times=times, wide=self.wide)
-        columns = MATRIX if self.wide else self.columns
-        events = replace(as_trained(self.events, self.trained, source, columns), recency=recency)
+        columns, events = MATRIX if self.wide else self.columns, None
+        if self.events is not None:
+            events = replace(as_trained(self.events, self.trained, source, columns), recency=recency)
         read_as = ReadOptions(duplicates=self.duplicates, times=times, events=events, wide=self.wide)
         found = load_source(source, self.columns, **read_as)
-        for note in found.notes:
-            echo(note, err=True)
+        tell(found.notes)
         return found
 
 

@@ -13,6 +13,7 @@ import typer
 from fedmc.cli import options
 from fedmc.cli.as_trained import MATRIX, as_trained, scale_of, settings_beside
 from fedmc.cli.display import print_table
+from fedmc.cli.echo import tell
 from fedmc.cli.groups import Form, Side
 from fedmc.cli.model import AsJson, ModelPath, check_explained, of_events
 from fedmc.cli.parsing import parse_names
@@ -101,12 +102,15 @@ def explain(
 def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, read_as: ReadOptions) -> Ratings:
     """The ratings of training, or its events as confidences, read as in training."""
     if not of_events(fitted):
-        return load_source(source, columns, **read_as)
+        found = load_source(source, columns, **read_as)
+        tell(found.notes)
+        return found
     settings = settings_beside(model)
     column = settings.get("confidence")
     given = EventOptions(None if column is None else str(column))
     read_as["events"] = as_trained(given, settings, source, MATRIX if read_as["wide"] else columns)
     amounts = load_source(source, columns, **read_as)
+    tell(amounts.notes)
     return scaled(amounts, scale_of(settings) or default_confidence(amounts.matrix.data))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmc.cli import options
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import decide
 from fedmc.cli.groups import Events, Form, Side
 from fedmc.cli.parsing import parse_names
@@ -47,8 +47,7 @@ def prepare(
     parts = read_parts(decided.plan, decided.ratings)
     if parts.report is not None:
         echo(f"dropped: {parts.report}", err=True)
-    for note in parts.side.notes:
-        echo(note, err=True)
+    tell(parts.side.notes)
     write_prepared(out, parts, overwrite)
     what = "events" if decided.events else "ratings"
     typer.echo(f"{len(parts.train):,} {what} of {int(parts.owner.max()) + 1} client(s) in {out}")

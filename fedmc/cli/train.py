@@ -15,7 +15,7 @@ from fedmc.cli.ablation import ablate
 from fedmc.cli.as_before import as_before
 from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
 from fedmc.cli.display import print_summary
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
 from fedmc.cli.groups import Budget, Events, Form, Side, Solver, Table
 from fedmc.cli.lazy import resolve
@@ -236,8 +236,7 @@ def _open(
     federation = federation_of(decided.plan, settings.dtype, decided.ratings)
     if federation.report is not None:
         echo(f"dropped: {federation.report}", err=True)
-    for note in federation.notes:
-        echo(note, err=True)
+    tell(federation.notes)
     settings = set_active(settings, active, len(federation.shards))
     sampler_of(settings, len(federation.shards))
     check_memory(federation, settings, rounds, spill)

@@ -10,7 +10,7 @@ import typer
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.display import print_table
-from fedmc.cli.echo import echo
+from fedmc.cli.echo import tell
 from fedmc.cli.feedback import check_fits, decide, wanted_by
 from fedmc.cli.groups import Events, Form, Table
 from fedmc.cli.parsing import parse_integers
@@ -91,8 +91,7 @@ def tune(
     decided = decide(plan, events, wanted)
     check_fits(settings, decided)
     federation = federation_of(decided.plan, settings.dtype, decided.ratings)
-    for note in federation.notes:
-        echo(note, err=True)
+    tell(federation.notes)
     settings = set_active(settings, active, len(federation.shards))
     tuned = _tune_penalty if settings.needs_tuning else _tune_events if of_events else _compare_ranks
     result = tuned(federation, settings, budget, chosen_ranks)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from fedmc.errors import DataError, require
 
 HIDDEN = "***"
-SECRET = re.compile("pass|secret|token", re.IGNORECASE)  # in the name of a parameter
+SECRET = re.compile("pass|pwd|secret|token|key|credential|sig$", re.IGNORECASE)  # in the name of a parameter
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.IGNORECASE)
 _SIGNS = re.compile(r"([?&=\s])")  # between the names and values of parameters
 _STRANGE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|[\s\x00-\x1f]")  # a driver's error would show what is around it
@@ -51,14 +51,19 @@ def scrubbed(message: str, source: str) -> str:
 
 def check_address(source: str) -> None:
     """Refuse an address that a driver would take apart in the wrong place, and then show pieces of the password."""
-    rest = source[_start(source) :]
-    user = rest.partition("@")[0] if "@" in rest else ""
     require(
-        rest.count("@") <= 1 and "/" not in user and not _STRANGE.search(rest),
+        well_formed(source),
         f"{without_password(source)}: the user, the password or a parameter holds a character that must be encoded: "
         "write / as %2F, @ as %40, % as %25, a space as %20",
         DataError,
     )
+
+
+def well_formed(source: str) -> bool:
+    """Whether every driver finds the password of an address in the same place."""
+    rest = source[_start(source) :]
+    user = rest.partition("@")[0] if "@" in rest else ""
+    return rest.count("@") <= 1 and "/" not in user and not _STRANGE.search(rest)
 
 
 def _secrets(source: str) -> Iterator[tuple[int, int]]:

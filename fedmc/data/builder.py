@@ -43,6 +43,7 @@ class Batch(NamedTuple):
     times: Array | None = None  # seconds since 1970
     groups: Ids | None = None  # the client that each row belongs to
     kinds: Coded | None = None  # the event type of each row
+    note: str = ""  # what the reader guessed
 
 
 class Built(NamedTuple):
@@ -53,6 +54,7 @@ class Built(NamedTuple):
     matrix: sparse.csr_array
     times: Array | None
     groups: tuple[Array, Array] | None
+    notes: tuple[str, ...] = ()
 
 
 class _Columns(NamedTuple):
@@ -63,13 +65,14 @@ class _Columns(NamedTuple):
     ratings: list[Array]
     times: list[Array]
     groups: list[Ids]
+    notes: dict[str, None]
 
 
 def build(batches: Iterable[Batch], duplicates: Merge = "refuse") -> Built:
     """Encode the ids of all batches and sort their rows into a sparse matrix."""
     if duplicates not in ("refuse", "last", "mean", "sum"):
         raise unknown("way to treat duplicates", duplicates, ("refuse", "last", "mean"))
-    users, items, ratings, times, groups = _columns(batches)
+    users, items, ratings, times, groups, notes = _columns(batches)
     for name, column in (("times", times), ("groups", groups)):
         require(len(column) in (0, len(ratings)), f"some rows have {name} and some have none", DataError)
     require(sum(map(len, ratings)) > 0, "there are no ratings: the table is empty", DataError)
@@ -79,12 +82,12 @@ def build(batches: Iterable[Batch], duplicates: Merge = "refuse") -> Built:
     timed = bool(times)
     matrix, stamps = to_rows((len(user_ids), len(item_ids)), user_codes, item_codes, ratings, times)
     stamps = resolve_duplicates(matrix, stamps, user_ids, item_ids, duplicates)
-    return Built(user_ids, item_ids, matrix, stamps if timed else None, of_users)
+    return Built(user_ids, item_ids, matrix, stamps if timed else None, of_users, tuple(notes))
 
 
 def _columns(batches: Iterable[Batch]) -> _Columns:
     """The batches as lists of chunks, one list per column; ratings in float32 if that is exact."""
-    columns = users, items, ratings, times, groups = _Columns([], [], [], [], [])
+    columns = users, items, ratings, times, groups, notes = _Columns([], [], [], [], [], {})
     exact = True
     for batch in batches:
         if len(batch.ratings) == 0:
@@ -104,6 +107,8 @@ def _columns(batches: Iterable[Batch]) -> _Columns:
             times.append(batch.times)
         if batch.groups is not None:
             groups.append(batch.groups)
+        if batch.note:
+            notes[batch.note] = None
     return columns
 
 

@@ -190,7 +190,8 @@ def _events(batches: Iterable[Batch], options: EventOptions, tally: _Tally) -> I
             continue
         groups = None if batch.groups is None else _taken(batch.groups, keep)
         times = None if batch.times is None else batch.times[keep]
-        yield Batch(_taken(batch.users, keep), _taken(batch.items, keep), amounts, times, groups)
+        ids = _taken(batch.users, keep), _taken(batch.items, keep)
+        yield Batch(*ids, amounts, times, groups, note=batch.note)
     _check_left(tally, options)
 
 

@@ -9,11 +9,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedmc.data.ratings import Ratings
-from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, TIME_NAMES, find_usual
+from fedmc.data.readers.usual import (
+    COLUMN_NAMES,
+    EVENT_NAMES,
+    RATING_NAMES,
+    TIME_NAMES,
+    find_usual,
+    is_usual,
+)
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
-RATING_NAMES = ("rating", "ratings", "stars", "star_rating", "score")  # `value` is none: it may be a count as well
 MAX_STARS = 10  # whole numbers up to this are taken for ratings
 SHOWN = 5  # event types that a reason names
 _DEEDS = (
@@ -57,7 +63,7 @@ def recognise(
         return Understanding("events", f"every value is {constant:g}", _amount_column(names, column))
     named = find_usual(names, RATING_NAMES) if column is None else column
     if named is not None and not is_amount_name(named):
-        by_name = find_usual([named], RATING_NAMES) is not None
+        by_name = is_usual(named, RATING_NAMES)
         return Understanding("ratings", _called(named, ratings)) if by_name else _by_values(ratings, named)
     amount, event = _amount_column(names, column), find_usual(names, EVENT_NAMES)
     value = find_usual(names, COLUMN_NAMES["rating"])
@@ -102,7 +108,7 @@ def is_amount_name(name: str) -> bool:
 def _amount_column(names: Sequence[str], column: str | None) -> str | None:
     if column is not None:
         return column if is_amount_name(column) else None
-    others = (name for name in names if find_usual([name], EVENT_NAMES) is None)
+    others = (name for name in names if not is_usual(name, EVENT_NAMES))
     return next((name for name in others if is_amount_name(name)), None)
 
 
@@ -111,7 +117,7 @@ def _without_values(names: Sequence[str]) -> str | None:
     if len(names) == 2:
         return "two columns: user and item"
     timed = len(names) == 3 and find_usual(names, TIME_NAMES) is not None
-    rated = find_usual(names, (*RATING_NAMES, *COLUMN_NAMES["rating"])) is not None
+    rated = find_usual(names, COLUMN_NAMES["rating"]) is not None
     return "three columns: user, item and time" if timed and not rated else None
 
 

@@ -20,6 +20,7 @@ BY_NAME = {"import_module", "__import__"}
 LAZY = {
     ("__init__.py", "__getattr__"),  # names of the package are imported on first use (PEP 562)
     ("cli/lazy.py", "resolve"),  # and commands when they are called, so that help comes at once
+    ("data/readers/drivers.py", "_imported"),  # a database's driver, by the scheme of its address
 }
 
 

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from fedmc.data.builder import Batch, Coded
 from fedmc.data.ids import as_ids
 from fedmc.data.readers.times import find_time_column, seconds
-from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual
+from fedmc.data.readers.told import guessed
+from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual, guess
 from fedmc.errors import DataError, require
 from fedmc.types import Array, DType
 
@@ -48,6 +49,7 @@ class Roles(NamedTuple):
     group: str | None
     event: str | None = None
     label: str = "rating"  # how messages call the numbers
+    told: str = ""  # what was guessed
 
     @property
     def names(self) -> list[str]:
@@ -66,25 +68,40 @@ def roles(names: Sequence[str], selection: ColumnSelection, where: str) -> Roles
     """Find the selected columns among those of a table."""
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{where} has more than one column {twice[:1]}: rename one", DataError)
-    user, item, rating = _main_columns(names, selection, where)
-    time = _time_column(names, selection, where, (user, item, rating))
     group = selection.group
     if group is not None:
         known = ", ".join(names)
         require(group in names, f"{where} has no column {group!r} for the clients: it has {known}", DataError)
+    user, item, rating = _main_columns(names, selection, where)
+    time = _time_column(names, selection, where, (user, item, rating))
     event = _event_column(names, selection.event, where) if selection.typed else None
-    return Roles(user, item, rating, time, group, event, selection.amount or "rating")
+    found = Roles(user, item, rating, time, group, event, selection.amount or "rating")
+    return found._replace(told=_told(found, selection))
+
+
+def _told(found: Roles, selection: ColumnSelection) -> str:
+    """Which columns were found by their names alone."""
+    main = selection.columns is None
+    return guessed(
+        {
+            "user": found.user if main else None,
+            "item": found.item if main else None,
+            "rating": found.rating if main and selection.amount is None else None,
+            "time": found.time if len(selection.columns or ()) < 4 else None,
+            "event": found.event if selection.event is None else None,
+        }
+    )
 
 
 def _main_columns(names: Sequence[str], selection: ColumnSelection, where: str) -> tuple[str, str, str | None]:
     """The columns of user, item, and rating or amount; None if there is none and none is needed."""
     columns, amount = selection.columns, selection.amount
     if selection.rating == "required":
-        return find_columns(names, None if columns is None else columns[:3])
+        return find_columns(names, None if columns is None else columns[:3], selection.group)
     third = None
     if columns is None:
         cure = "" if selection == ColumnSelection(times=selection.times, rating="none") else EVENT_COLUMNS_CURE
-        user, item = (_usual_column(names, role, f"{where}: ", cure) for role in ("user", "item"))
+        user, item = _ids(names, f"{where}: ", cure, selection.group)
     else:
         require(len(columns) >= 2, f"name two columns at least (user, item), got {list(columns)}", DataError)
         user, item, third = columns[0], columns[1], (columns[2] or None) if len(columns) > 2 else None
@@ -95,7 +112,7 @@ def _main_columns(names: Sequence[str], selection: ColumnSelection, where: str) 
         DataError,
     )
     if rating is None and (selection.rating == "number" or (columns is None and selection.rating == "optional")):
-        rating = find_usual(names, COLUMN_NAMES["rating"])
+        rating = guess(names, COLUMN_NAMES["rating"], "rating", "name one (columns='USER,ITEM,RATING')")
     if rating is None and selection.rating == "number":
         known = f"{where}: no rating column found: the table has {', '.join(names)}"
         raise DataError(f"{known}; name it (columns='USER,ITEM,RATING'), or leave min_rating out")
@@ -123,7 +140,7 @@ def _time_column(
 
 def _event_column(names: Sequence[str], given: str | None, where: str) -> str:
     """The column of event types: the one that is named, else one with a usual name."""
-    found = find_usual(names, EVENT_NAMES) if given is None else given
+    found = guess(names, EVENT_NAMES, "event type", "name one (event='COLUMN')") if given is None else given
     known = ", ".join(names)
     if found is None:
         raise DataError(f"{where} has no column of event types: it has {known}; name it (event='COLUMN')")
@@ -134,7 +151,9 @@ def _event_column(names: Sequence[str], given: str | None, where: str) -> str:
 EVENT_COLUMNS_CURE = " or name the columns (columns='USER,ITEM')"
 
 
-def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
+def find_columns(
+    names: Sequence[str], given: Sequence[str] | None = None, group: str | None = None
+) -> tuple[str, str, str]:
     """Which columns hold user, item and rating: those `given`, else those with a usual name."""
     if given is not None:
         require(
@@ -151,13 +170,20 @@ def find_columns(names: Sequence[str], given: Sequence[str] | None = None) -> tu
             require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
         return given[0], given[1], given[2]
     cure = " or name the three columns (columns='USER,ITEM,RATING')"
-    user, item = (_usual_column(names, role, "", cure) for role in ("user", "item"))
+    user, item = _ids(names, "", cure, group)
     return user, item, _usual_column(names, "rating", "", f"{cure}; a table without a rating {EVENTS_CURE}")
+
+
+def _ids(names: Sequence[str], where: str, cure: str, group: str | None) -> tuple[str, str]:
+    """The columns of users and items, by their usual names; the one with the names of clients is another."""
+    others = [name for name in names if name != group]
+    user, item = (_usual_column(others, role, where, cure) for role in ("user", "item"))
+    return user, item
 
 
 def _usual_column(names: Sequence[str], role: str, where: str, cure: str) -> str:
     """The column with a usual name of this role."""
-    known = find_usual(names, COLUMN_NAMES[role])
+    known = guess(names, COLUMN_NAMES[role], role, cure.partition(";")[0].removeprefix(" or "))
     if known is None:
         found = f"{where}no {role} column found: the table has {', '.join(names)}"
         raise DataError(f"{found}; call it {role!r}{cure}")
@@ -217,6 +243,7 @@ def to_batch(columns: dict[str, pa.Array], role: Roles, where: str, dictionaries
         None if role.time is None else seconds(columns[role.time], where),
         None if role.group is None else ids(columns[role.group], "group", where, dictionaries),
         None if role.event is None else kinds(columns[role.event]),
+        role.told,
     )
 
 

@@ -1,65 +1,107 @@
-"""A query against PostgreSQL or SQLite, over ADBC (extra `postgres`)."""
+"""A query against a database, or its only table of ratings: DuckDB, SQLite, PostgreSQL and all that ADBC reaches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol
 
 import pyarrow as pa
 
-from fedmc.data.addresses import check_address, present, scrubbed, without_password
+from fedmc.data.addresses import present, without_password
 from fedmc.data.builder import Batch
+from fedmc.data.readers import drivers, duck
 from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Header, header_of, roles, to_batch
+from fedmc.data.readers.offers import Table, query_for
 from fedmc.errors import DataError, require
 
-POSTGRES, SQLITE = ("postgresql://", "postgres://"), "sqlite://"
+SQLITE, DUCKDB = "sqlite://", "duckdb://"
 _SQLITE_FILE = b"SQLite format 3\0"
+_EITHER = ColumnSelection(rating="optional")
+
+
+class Database(Protocol):
+    """An open connection to a database."""
+
+    def tables(self) -> list[Table]: ...
+
+    def result(self, query: str) -> AbstractContextManager[pa.RecordBatchReader]: ...
 
 
 def is_database(source: str | Path) -> bool:
-    """Whether the source is a database's address or an SQLite file."""
-    if str(source).startswith((*POSTGRES, SQLITE)):
+    """Whether the source is a database's address, or a file of SQLite or DuckDB."""
+    if drivers.is_address(str(source)):
         return True
     path = Path(source)
-    if not (present(path) and path.is_file()):
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(_SQLITE_FILE)) == _SQLITE_FILE
+    return present(path) and path.is_file() and (_is_sqlite(path) or duck.is_file(path))
 
 
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
-    """The rows of a query's result, streamed."""
-    with _result(source, query) as reader:
-        role = roles(reader.schema.names, selection, "the query's result")
-        dictionaries = Dictionaries()
-        for batch in reader:
-            yield to_batch(_columns(batch), role, "the query's result", dictionaries)
+    """The rows of a query's result, or of the only table with the selected columns, streamed."""
+    with _opened(source) as database:
+        query = query_for(database.tables(), selection, without_password(source)) if query is None else query
+        _check(source, query)
+        where = "the query's result"
+        with database.result(query) as reader:
+            role = roles(reader.schema.names, selection, where)
+            dictionaries = Dictionaries()
+            for batch in reader:
+                yield to_batch(_columns(batch), role, where, dictionaries)
 
 
 def header(source: str, query: str | None) -> Header:
-    """The columns of a query's result."""
-    with _result(source, query) as reader:
-        first = next(iter(reader), None)
-        return header_of(reader.schema.names, {} if first is None else _columns(first))
+    """The columns of a query's result, or of the table that would be read: of ratings if there is one, else events."""
+    with _opened(source) as database:
+        query = _table_query(database, without_password(source)) if query is None else query
+        _check(source, query)
+        with database.result(query) as reader:
+            first = next(iter(reader), None)
+            return header_of(reader.schema.names, {} if first is None else _columns(first))
+
+
+def _table_query(database: Database, shown: str) -> str:
+    tables = database.tables()
+    try:
+        return query_for(tables, ColumnSelection(), shown)
+    except DataError:
+        return query_for(tables, _EITHER, shown)
+
+
+def _check(source: str, query: str) -> None:
+    require(query.strip() != "", f"{without_password(source)} needs a query: query='select ...'", DataError)
 
 
 @contextmanager
-def _result(source: str, query: str | None) -> Iterator[pa.RecordBatchReader]:
-    """The result of a query; errors of the driver are told without passwords."""
+def _opened(source: str) -> Iterator[Database]:
     shown = without_password(source)
-    require(query is not None and query.strip() != "", f"{shown} needs a query: query='select ...'", DataError)
-    if source.startswith(POSTGRES):
-        check_address(source)
-    dbapi, address = _driver(source)
-    try:
-        with dbapi.connect(address) as connection, connection.cursor() as cursor:
-            cursor.execute(query)
-            with cursor.fetch_record_batch() as reader:
-                yield reader
-    except dbapi.Error as error:
-        raise DataError(f"{shown}: {scrubbed(str(error), source)}") from None
+    if source.lower().startswith(DUCKDB):
+        place = source[len(DUCKDB) :]
+        file = None if place in ("", "/", ":memory:", "/:memory:") else _file(place, "DuckDB")
+        with duck.opened(file, shown) as found:
+            yield found
+    elif not drivers.is_address(source) and duck.is_file(Path(source)):
+        with duck.opened(source, shown) as found:
+            yield found
+    else:
+        local = not drivers.is_address(source)
+        sqlite = source.lower().startswith(SQLITE)
+        file = source if local else _file(source[len(SQLITE) :], "SQLite") if sqlite else None
+        with drivers.opened(source, file) as reached:
+            yield reached
+
+
+def _file(place: str, kind: str) -> str:
+    """The file in an address: relative after three slashes, if it is there, and absolute after four or else."""
+    path = Path(place.removeprefix("/"))
+    path = path if path.is_file() else Path("/" + place.lstrip("/"))
+    require(path.is_file(), f"there is no {kind} file {place.removeprefix('/')}", DataError)
+    return str(path)
+
+
+def _is_sqlite(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_SQLITE_FILE)) == _SQLITE_FILE
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -69,20 +111,3 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 def _storage(column: pa.Array) -> pa.Array:
     """The plain column inside a driver's extension type, such as PostgreSQL's numeric."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
-
-
-def _driver(source: str) -> tuple[ModuleType, str]:
-    """The driver's module and the address in its form."""
-    try:
-        if source.startswith(POSTGRES):
-            import adbc_driver_postgresql.dbapi as postgres
-
-            return postgres, source
-        import adbc_driver_sqlite.dbapi as sqlite
-    except ImportError:
-        raise DataError("databases need an extra: pip install 'fedmc[postgres]'") from None
-    path = source.removeprefix(SQLITE).removeprefix("/") if source.startswith(SQLITE) else source
-    if source.startswith(SQLITE + "//"):
-        path = "/" + path.lstrip("/")
-    require(Path(path).is_file(), f"there is no SQLite file {path}", DataError)
-    return sqlite, path

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmc.data.readers.usual import COLUMN_NAMES, TIME_NAMES, find_usual
+from fedmc.data.readers.usual import COLUMN_NAMES, TIME_NAMES, Usual, find_usual, is_usual
 from fedmc.errors import DataError, quoted
 from fedmc.types import Array
 
 EMPTY = ("", "na", "n/a", "nan", "null", "none", "\\n", "?", "-", "<na>")  # in lower case: no rating
-USER_NAMES = (*COLUMN_NAMES["user"], "id", "name", "index", "row")  # of the column that names the rows
+_ROW_NAMES = frozenset(("id", "name", "index", "row"))
+USER_NAMES = Usual(COLUMN_NAMES["user"].own, COLUMN_NAMES["user"].other | _ROW_NAMES)  # of the column that names rows
 INDEX = "__index_level_"  # how Arrow calls an index of pandas without a name
 SENTINELS = (0, -1, 9, -9, 99, -99, 999, -999, 9999, -9999)  # numbers that often stand for "missing"
 ROWS = 200  # that a look at the table takes
@@ -81,8 +82,7 @@ def looks_wide(sample: Sample) -> bool:
 
 def unnamed_roles(names: Sequence[str]) -> bool:
     """Whether no column has a usual name of items, ratings or times."""
-    usual = (*COLUMN_NAMES["item"], *COLUMN_NAMES["rating"], *TIME_NAMES)
-    return find_usual(names, usual) is None
+    return all(find_usual(names, usual) is None for usual in (COLUMN_NAMES["item"], COLUMN_NAMES["rating"], TIME_NAMES))
 
 
 def stand_in(values: Array) -> float | None:
@@ -141,7 +141,7 @@ def _has_header(rows: Sequence[Sequence[str]]) -> bool:
         below = [_cell(row[place]) for row in others]
         if isinstance(cell, str) and not (below and any(isinstance(one, str) for one in below)) and place > 0:
             return True
-    if isinstance(first[0], str) and find_usual([rows[0][0]], USER_NAMES) is not None:
+    if isinstance(first[0], str) and is_usual(rows[0][0], USER_NAMES):
         return True
     enough = isinstance(first[0], str) or is_empty(rows[0][0]) or len(first) >= RISING
     return enough and _rising(rows[0][1:]) and not (others and _rising(others[0][1:]))

@@ -20,7 +20,7 @@ from fedmc.data.ids import as_ids
 from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar
 from fedmc.data.readers.columns import strings
 from fedmc.data.readers.text import is_number
-from fedmc.data.readers.usual import COLUMN_NAMES
+from fedmc.data.readers.usual import COLUMN_NAMES, candidates, is_usual
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
@@ -79,10 +79,9 @@ def _id_column(names: list[str], what: What, where: str) -> int:
         require(name.strip() != "", f"{where}: column {number} has no name: give it one", DataError)
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, lambda: f"{where} has more than one column {quoted(twice[0])}: rename one", DataError)
-    lower = [name.strip().lower() for name in names]
-    usual = (*COLUMN_NAMES[what], "id")
-    found = next((name for name in usual if name in lower), None)
-    return 0 if lower[0] in usual or found is None else lower.index(found)
+    usual = COLUMN_NAMES[what]
+    found = [*candidates(names, usual), *(name for name in names if name.strip().lower() == "id")]
+    return 0 if not found or is_usual(names[0], usual) or names[0] in found else names.index(found[0])
 
 
 def _from_text(path: Path, what: What) -> Table:

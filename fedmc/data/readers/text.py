@@ -25,6 +25,7 @@ from fedmc.data.readers.columns import (
     roles,
     to_batch,
 )
+from fedmc.data.readers.told import by_place
 from fedmc.data.readers.wide_text import check_long
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import count_lines, has_leading_zero
@@ -70,6 +71,8 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         named = selection.columns is None and selection.group is None
         require(named, f"{file.name} has no header, so its columns cannot be named", DataError)
         role = _times_left_out(roles(layout.names, selection, file.name), layout, head, selection)
+        places = {name: layout.names.index(name) if name in role.names else None for name in NO_HEADER}
+        role = role._replace(told=by_place(places))
     dictionaries = Dictionaries(numbers=True)
     lines, zeros = _scan(file)
     rows = int(layout.header)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from fedmc.data.readers.usual import TIME_NAMES, find_usual
+from fedmc.data.readers.usual import TIME_NAMES, guess
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
 
 def find_time_column(names: Sequence[str], needed: bool = True) -> str | None:
     """The column that holds the time, by its usual names; if it is not needed, None if there is none."""
-    known = find_usual(names, TIME_NAMES)
+    known = guess(names, TIME_NAMES, "time", "name one fourth (columns='USER,ITEM,RATING,TIME')")
     if known is None and needed:
         raise DataError(
             f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
