@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from typer.completion import Shells, completion_init, install_callback, shell_complete, show_callback
+from typer._completion_classes import completion_init
+from typer._completion_shared import Shells
+from typer.completion import install_callback, shell_complete, show_callback
 
 TABLES = ("csv", "tsv", "parquet", "feather", "db", "sqlite", "dat")
 NAMED = ("demo", "insteval", "ml-100k", "ml-1m", "ml-10m", "like:ml-1m", "like:ml-10m", "like:netflix")
