@@ -262,6 +262,13 @@ def told(*words):
     return done.stdout
 
 
+def effects_of(record):
+    """The effects in JSON; those of items have a title too."""
+    for one in record["effects"]:
+        assert one.get("title") == (f"Film {one['name']}" if one["kind"] in ("item", "seen", "rating") else None)
+    return [Effect(one["kind"], one["name"], one["effect"]) for one in record["effects"]]
+
+
 def test_command(files):
     run, source, options = files
     text = told(run, 3, 5, "--ratings", source, *options)
@@ -271,7 +278,7 @@ def test_command(files):
     assert "other items that the user rated, saw or had" in text
     assert len(told(run, 3, 5, "--number", 3).splitlines()) < len(text.splitlines())
     found = json.loads(told(run, 3, 5, "--ratings", source, *options, "--json"))
-    assert total([Effect(**one) for one in found["effects"]]) == pytest.approx(found["sum"])
+    assert total(effects_of(found)) == pytest.approx(found["sum"])
     predicted = fedmc("predict", run, 3, 5).stdout.splitlines()[1].split(",")[2]
     assert f"{found['prediction']:.4f}" == predicted
     assert "rest" not in {one["kind"] for one in found["effects"]}
@@ -283,9 +290,10 @@ def test_command_with_prepared_shards(files, tmp_path):
     kept = tmp_path / "shards"
     made = fedmc("prepare", source, "--clients", 2, "--test", 0, "--out", kept, *options)
     assert made.returncode == 0, made.stderr
-    apart = json.loads(told(run, 3, 5, "--ratings", source, *options, "--json"))["effects"]
-    alike = json.loads(told(run, 3, 5, "--ratings", kept, "--json"))["effects"]
-    first, second = (of_kind([Effect(**one) for one in some]) for some in (apart, alike))
+    apart = json.loads(told(run, 3, 5, "--ratings", source, *options, "--json"))
+    alike = json.loads(told(run, 3, 5, "--ratings", kept, "--json"))
+    assert apart["title"] == alike["title"] == "Film 5"
+    first, second = (of_kind(effects_of(some)) for some in (apart, alike))
     assert first == pytest.approx({key: second[key] for key in first}, abs=1e-5)  # shards hold float32
     assert fedmc("explain", run, 3, 5, "--ratings", kept, *options).returncode == 2
     assert "no ratings of user" in fedmc("explain", run, 77, 5, "--ratings", kept).stderr

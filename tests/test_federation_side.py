@@ -3,6 +3,7 @@ config.toml says, what identifies a node's data, and what its model holds."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -303,7 +304,34 @@ def test_the_node_command_tells_what_it_read_and_predicts(copied):
         conducted(copied, planned(copied, settings_of("plain"), number=4), nodes)
     shown = fedmc("node", "predict", copied / "north", 0, 99, "--interval", "0.9")
     assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0] == "user,item,prediction,low,high,title"
     assert shown.stdout.splitlines()[1].startswith("0,99,")
+    assert shown.stdout.splitlines()[1].endswith(",New")
+
+
+@pytest.mark.parametrize("preset", ["bayes", "fast"])
+def test_the_node_commands_show_the_titles_of_the_catalogue(preset, copied):
+    with processes(copied) as nodes:
+        conducted(copied, planned(copied, settings_of("plain", preset=preset), number=3), nodes)
+    north = copied / "north"
+    titles = {"3": "Film 3", "5": "Film 5", "99": "New"}
+    for words in [("recommend", 0, "--only", "film 3,Film 5,new", "--include-seen"), ("predict", 0, "film 3", 5)]:
+        shown = fedmc("node", words[0], north, *words[1:])
+        assert shown.returncode == 0, shown.stderr
+        lines = [line.split(",") for line in shown.stdout.splitlines()[1:]]
+        assert len(lines) == (3 if words[0] == "recommend" else 2)
+        for line in lines:
+            assert line[-1] == titles[line[2 if words[0] == "recommend" else 1]]
+    similar = fedmc("node", "similar", north, "film 3", "-n", 2, "--json")
+    assert all(one["title"] == f"Film {one['similar']}" or one["title"] == "New" for one in json.loads(similar.stdout))
+    assert "'film 3': item 3, Film 3" in similar.stderr
+    assert fedmc("node", "find", north, "FILM 3").stdout == "item,title\n3,Film 3\n"
+    several = fedmc("node", "similar", north, "film")
+    assert several.returncode == 2
+    assert "'film' may be 15 items, the first 10 above" in several.stderr
+    if preset == "bayes":
+        shown = fedmc("node", "explain", north, 0, "film 3")
+        assert "item 3 (Film 3)" in shown.stdout, shown.stderr
 
 
 def test_other_algorithms_ignore_what_they_do_not_use(copied):

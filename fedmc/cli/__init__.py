@@ -61,6 +61,7 @@ NODE = {
     "predict": Entry("fedmc.cli.predict:predict_at_node", "Predict ratings of the organisation's own users."),
     "recommend": Entry("fedmc.cli.recommend:recommend_at_node", "Recommend items to the organisation's own users."),
     "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
+    "find": Entry("fedmc.cli.find:find_at_node", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
     "export": Entry("fedmc.cli.exporting:export_at_node", "Write the model and own users for other programs."),
 }
@@ -76,6 +77,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),
     "recommend": Entry("fedmc.cli.recommend:recommend", "Recommend items to users."),
     "similar": Entry("fedmc.cli.recommend:similar", "Find items that are similar to items."),
+    "find": Entry("fedmc.cli.find:find", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "export": Entry("fedmc.cli.exporting:export", "Write a model for other programs: Parquet, NumPy, FAISS, ONNX."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),

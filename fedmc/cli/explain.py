@@ -18,8 +18,8 @@ from fedmc.cli.groups import Form, Side
 from fedmc.cli.model import AsJson, ModelPath, check_explained, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
+from fedmc.cli.titles import item_ids, with_titles
 from fedmc.data.datasets import load_source
-from fedmc.data.feature_rows import Features
 from fedmc.data.feedback import EventOptions, default_confidence
 from fedmc.data.given import scaled
 from fedmc.data.loading import ReadOptions
@@ -29,10 +29,10 @@ from fedmc.data.side import Sources, read
 from fedmc.errors import require
 from fedmc.model import Model, load
 from fedmc.model.explain import Effect
-from fedmc.model.given import explain_at_home, explain_with
+from fedmc.model.given import explain_at_home, explain_with, titled
 
 User = Annotated[str, typer.Argument(help="A user id.")]
-Item = Annotated[str, typer.Argument(help="An item id.")]
+Item = Annotated[str, typer.Argument(help="An item id, or words of its title.")]
 Number = Annotated[int, typer.Option("-n", "--number", help="Number of effects to show; --json prints all.")]
 TEXTS = {
     "mean": "the mean of all ratings",
@@ -54,7 +54,7 @@ OTHERS = {
     "seen": "{:,} other items that the user rated, saw or had",
     "rating": "{:,} other ratings",
 }  # of the kinds that occur more than once
-Titles = Mapping[str, str]
+OF_ITEMS = ("item", "seen", "rating")  # the kinds whose name is an item's id
 
 
 def explain(
@@ -88,15 +88,17 @@ def explain(
     if ratings is not None and is_prepared(Path(ratings)):
         require(not sources.given, "prepared shards hold their features and events: leave out the other tables")
         prepared = open_prepared(ratings)
-        titles = titles_of(prepared.catalogue.features)
+        fitted = titled(fitted, prepared.catalogue.features)
+        (item,) = item_ids(fitted, [item])
         found = explain_at_home(fitted, user, item, prepared)
     else:
         read_as: ReadOptions = {"duplicates": duplicates, "wide": form.chosen()}
         rated = None if ratings is None else _given(fitted, model, ratings, parse_names(columns), read_as)
         tables = read(sources, times=False)
-        titles = titles_of(tables.items)
+        fitted = with_titles(fitted, None, model) if tables.items is None else titled(fitted, tables.items)
+        (item,) = item_ids(fitted, [item])
         found = explain_with(fitted, user, item, rated, tables)
-    show(fitted, (user, item), found, titles, None if as_json else number)
+    show(fitted, (user, item), found, None if as_json else number)
 
 
 def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | None, read_as: ReadOptions) -> Ratings:
@@ -114,44 +116,46 @@ def _given(fitted: Model, model: Path, source: str, columns: tuple[str, ...] | N
     return scaled(amounts, scale_of(settings) or default_confidence(amounts.matrix.data))
 
 
-def titles_of(table: Features | None) -> Titles:
-    """The title of each item, by its id as text."""
-    if table is None or table.titles is None:
-        return {}
-    return {str(item): title for item, title in zip(table.ids.tolist(), table.titles, strict=True) if title}
-
-
-def show(fitted: Model, pair: tuple[str, str], found: Sequence[Effect], titles: Titles, number: int | None) -> None:
+def show(fitted: Model, pair: tuple[str, str], found: Sequence[Effect], number: int | None) -> None:
     """Print the effects: so many as a table, or all as JSON."""
     total = sum(one.effect for one in found)
     prediction = float(total if fitted.rating_range is None else np.clip(total, *fitted.rating_range))
     if number is None:
-        record = {"user": pair[0], "item": pair[1], "prediction": prediction, "sum": total}
-        typer.echo(json.dumps(record | {"effects": [one._asdict() for one in found]}))
+        record = {"user": pair[0], "item": pair[1], **_title(fitted, pair[1])}
+        effects = [one._asdict() | (_title(fitted, one.name) if one.kind in OF_ITEMS else {}) for one in found]
+        typer.echo(json.dumps(record | {"prediction": prediction, "sum": total, "effects": effects}))
         return
     require(number >= 1, f"--number must be at least 1, got {number}")
     texts = TEXTS | (TEXTS_OF_EVENTS if of_events(fitted) else {})
-    rows = [(f"{one.effect:+.4f}", _text(one, titles, texts)) for one in found[:number]]
-    rows += _others(found[number:], titles, texts)
+    rows = [(f"{one.effect:+.4f}", _text(one, fitted, texts)) for one in found[:number]]
+    rows += _others(found[number:], fitted, texts)
     clipped = "" if prediction == total else f", clipped to {prediction:.4f}"
-    title = f"prediction of user {pair[0]} for item {pair[1]}"
+    title = f"prediction of user {pair[0]} for {_named(pair[1], fitted)}"
     print_table(title, ("effect", "of"), [*rows, (f"{total:.4f}", f"prediction{clipped}")], bold=len(rows))
 
 
-def _others(found: Sequence[Effect], titles: Titles, texts: Mapping[str, str]) -> list[tuple[str, str]]:
+def _others(found: Sequence[Effect], fitted: Model, texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """The smaller effects, added up by kind."""
     kinds: dict[str, list[Effect]] = {}
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
     said = {
-        kind: _text(some[0], titles, texts) if len(some) == 1 else OTHERS[kind].format(len(some))
+        kind: _text(some[0], fitted, texts) if len(some) == 1 else OTHERS[kind].format(len(some))
         for kind, some in kinds.items()
     }
     return [(f"{sum(one.effect for one in some):+.4f}", said[kind]) for kind, some in kinds.items()]
 
 
-def _text(one: Effect, titles: Titles, texts: Mapping[str, str]) -> str:
-    named = str(one.name)
-    if one.kind in ("item", "seen", "rating"):
-        named = f"item {named}" + (f" ({titles[named]})" if named in titles else "")
-    return texts[one.kind].format(named)
+def _text(one: Effect, fitted: Model, texts: Mapping[str, str]) -> str:
+    return texts[one.kind].format(_named(one.name, fitted) if one.kind in OF_ITEMS else one.name)
+
+
+def _named(item: object, fitted: Model) -> str:
+    """An item with its title, if it is known."""
+    title = fitted.title_of(item)
+    return f"item {item} ({title})" if title else f"item {item}"
+
+
+def _title(fitted: Model, item: object) -> dict[str, object]:
+    """The title of an item for JSON, if the model has titles."""
+    return {} if fitted.titles is None else {"title": fitted.title_of(item)}

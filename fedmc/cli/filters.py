@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from fedmc.cli.echo import echo
 from fedmc.cli.groups import Filters
+from fedmc.cli.titles import ids_in_list, table_of_run
 from fedmc.data import catalogue as catalogues
 from fedmc.data.categories import Categories, categories_of, parse_categories, read_categories
 from fedmc.errors import DataError, InputError, require
@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
 
 def choose(fitted: Model, filters: Filters, place: Path) -> Chosen:
     """The items that the filters let through; `place` is the run folder, the model's file or the node's folder."""
-    only = None if filters.only is None else _known(fitted, _ids(filters.only, "--only"), "--only")
+    only = None if filters.only is None else _known(fitted, _ids(fitted, filters.only, "--only"), "--only")
     if filters.category:
         of_category = _categories(filters, place).items_with(parse_categories(filters.category))
         known = _known(fitted, of_category, "--category", tell=False)
@@ -34,11 +34,11 @@ def choose(fitted: Model, filters: Filters, place: Path) -> Chosen:
         require(len(only) > 0, "no item of --only is of the --category: leave one of them out")
     if filters.exclude is None:
         return Chosen(only)
-    return Chosen(only, _known(fitted, _ids(filters.exclude, "--exclude"), "--exclude", needed=False))
+    return Chosen(only, _known(fitted, _ids(fitted, filters.exclude, "--exclude"), "--exclude", needed=False))
 
 
-def _ids(text: str, option: str) -> list[str]:
-    """Ids separated by commas, or those in a file, one in each line."""
+def _ids(fitted: Model, text: str, option: str) -> list[str]:
+    """Ids or titles separated by commas, or the ids in a file, one in each line."""
     path = Path(text)
     try:
         from_file = path.is_file()
@@ -47,7 +47,7 @@ def _ids(text: str, option: str) -> list[str]:
     if not from_file:
         found = [part.strip() for part in text.split(",") if part.strip()]
         require(bool(found), f"{option} takes ids separated by commas, or a file with an id in each line, got {text!r}")
-        return found
+        return ids_in_list(fitted, found)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -72,7 +72,7 @@ def _known(fitted: Model, ids: list[str] | Array, option: str, needed: bool = Tr
 
 def _categories(filters: Filters, place: Path) -> Categories:
     """The categories of --items or, without it, of the run's table of items or the node's catalogue."""
-    table = filters.items or _table_of_run(place)
+    table = filters.items or table_of_run(place)
     if table is not None:
         return read_categories(table)
     path = place / "catalogue.json"
@@ -80,13 +80,3 @@ def _categories(filters: Filters, place: Path) -> Categories:
     if features is None:
         raise InputError("--category needs a table of the items and their categories: give --items FILE")
     return categories_of(features)
-
-
-def _table_of_run(place: Path) -> Path | None:
-    """The table of items that a run was trained with, if it is still there."""
-    path = place / "settings.toml" if place.is_dir() else place.with_name("settings.toml")
-    try:
-        named = tomllib.loads(path.read_text(encoding="utf-8")).get("items")
-    except (OSError, ValueError):
-        return None
-    return Path(str(named)) if named is not None and Path(str(named)).is_file() else None

@@ -35,6 +35,14 @@ UnknownIds = Annotated[
         " ratings (prior; Bayesian models)."
     ),
 ]
+TitleTable = Annotated[
+    Path | None,
+    typer.Option(
+        "--items",
+        help="Table of the items with their titles, for a model that has none: an id and a column called title.",
+        metavar="FILE",
+    ),
+]
 
 
 def of_events(fitted: Model) -> bool:

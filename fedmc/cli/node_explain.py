@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fedmc.cli.explain import Item, Number, User, show, titles_of
+from fedmc.cli.explain import Item, Number, User, show
 from fedmc.cli.model import AsJson, check_explained
 from fedmc.cli.predict import Folder, model_of_node
+from fedmc.cli.titles import item_ids
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.errors import require
 from fedmc.federation.node.organisation import source_of
 from fedmc.federation.setup.layout import load_node
 from fedmc.model import load
-from fedmc.model.given import explain_at_home
+from fedmc.model.given import explain_at_home, titled
 
 
 def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json: AsJson = False) -> None:
@@ -22,5 +23,7 @@ def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json
     shard = source if is_prepared(source) else config.path("shard")
     require(is_prepared(shard), f"there are no prepared ratings in {folder}: `fedmc node check` makes them")
     prepared = open_prepared(shard)
+    fitted = titled(fitted, prepared.catalogue.features)
+    (item,) = item_ids(fitted, [item])
     found = explain_at_home(fitted, user, item, prepared)
-    show(fitted, (user, item), found, titles_of(prepared.catalogue.features), None if as_json else number)
+    show(fitted, (user, item), found, None if as_json else number)

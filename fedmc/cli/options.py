@@ -44,7 +44,8 @@ Items = Annotated[
     Path | None,
     Option(
         help="Public table of the items: an id, a title, and columns of numbers or categories, with a header; several "
-        "categories in a cell are separated by |. Items without ratings are added. Needs preset bayes.",
+        "categories in a cell are separated by |. Preset bayes learns from the columns, and adds items without "
+        "ratings; others keep the titles. Also movies.dat and u.item of MovieLens.",
         metavar="FILE",
     ),
 ]
@@ -267,7 +268,8 @@ Number = Annotated[int, Option("-n", "--number", "--n", help="Number of items fo
 Only = Annotated[
     str | None,
     Option(
-        help="Recommend only these items: ids separated by commas, or a file with an id in each line.",
+        help="Recommend only these items: ids, or words of a title, separated by commas, or a file with an id in each "
+        "line.",
         metavar="IDS|FILE",
     ),
 ]
@@ -283,8 +285,8 @@ Category = Annotated[
 CategoryTable = Annotated[
     Path | None,
     Option(
-        help="Table of the items with their categories: an id, and columns, with a header; several categories in a "
-        "cell are separated by |.",
+        help="Table of the items with their titles and categories: an id, and columns, with a header; several "
+        "categories in a cell are separated by |.",
         metavar="FILE",
         show_default="the table that the run was trained with, or the node's catalogue",
     ),

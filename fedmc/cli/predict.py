@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from fedmc.cli import options, predict_pairs
-from fedmc.cli.model import IntervalLevel, ModelPath, UnknownIds, check_known
+from fedmc.cli.model import IntervalLevel, ModelPath, TitleTable, UnknownIds, check_known
 from fedmc.cli.predict_pairs import Wanted
 from fedmc.cli.runs import model_path
+from fedmc.cli.titles import item_ids, with_titles
 from fedmc.errors import DataError, InputError, require
-from fedmc.model import load
+from fedmc.model import Model, load
+from fedmc.model.ids import Unknown
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 PairsFile = Annotated[
@@ -31,38 +33,42 @@ Std = Annotated[bool, typer.Option("--std", help="Also print each rating's stand
 def predict(
     model: ModelPath,
     user: Annotated[str | None, typer.Argument(help="A user id.")] = None,
-    items: Annotated[list[str] | None, typer.Argument(help="Item ids.")] = None,
+    items: Annotated[list[str] | None, typer.Argument(help="Item ids, or words of a title.")] = None,
     pairs: PairsFile = None,
     interval: IntervalLevel = None,
     std: Std = False,
     unknown: UnknownIds = "refuse",
+    table: TitleTable = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Predict ratings, as CSV: of one user for some items, or of the pairs in a file."""
     predict_pairs.check_out(pairs, out, overwrite)
+    fitted = with_titles(load(model_path(model)), table, model)
     if pairs is not None and out is not None:
-        predict_pairs.write(load(model_path(model)), pairs, Wanted(interval, std, unknown), out)
+        predict_pairs.write(fitted, pairs, Wanted(interval, std, unknown), out)
         return
     if pairs is not None:
         users, wanted = _read_pairs(pairs)
     elif user is not None and items:
-        users, wanted = [user] * len(items), list(items)
+        users, wanted = [user] * len(items), _items(fitted, items, unknown)
     else:
         raise InputError("name a user and at least one item, or a file of them (--pairs FILE)")
-    _predict(model_path(model), users, wanted, Wanted(interval, std, unknown))
+    _predict(fitted, users, wanted, Wanted(interval, std, unknown))
 
 
 def predict_at_node(
     folder: Folder,
     user: Annotated[str, typer.Argument(help="The id of one of this organisation's users.")],
-    items: Annotated[list[str], typer.Argument(help="Item ids.")],
+    items: Annotated[list[str], typer.Argument(help="Item ids, or words of a title.")],
     interval: IntervalLevel = None,
     std: Std = False,
     unknown: UnknownIds = "refuse",
+    table: TitleTable = None,
 ) -> None:
     """Predict ratings of one of the organisation's own users, by the model of its last run. Nothing is sent."""
-    _predict(model_of_node(folder), [user] * len(items), items, Wanted(interval, std, unknown))
+    fitted = with_titles(load(model_of_node(folder)), table, folder)
+    _predict(fitted, [user] * len(items), _items(fitted, items, unknown), Wanted(interval, std, unknown))
 
 
 def model_of_node(folder: Path) -> Path:
@@ -71,16 +77,22 @@ def model_of_node(folder: Path) -> Path:
     return path
 
 
-def _predict(path: Path, users: list[str], items: list[str], wanted: Wanted) -> None:
-    """Print predictions as CSV."""
-    fitted = load(path)
+def _items(fitted: Model, items: list[str], unknown: Unknown) -> list[str]:
+    """The ids of items, which may be given by their titles unless unknown ids are welcome."""
+    return item_ids(fitted, items) if unknown == "refuse" else items
+
+
+def _predict(fitted: Model, users: list[str], items: list[str], wanted: Wanted) -> None:
+    """Print predictions as CSV, with the titles of the items if the model has any."""
     wanted.check(fitted)
     check_known(fitted, users, items, wanted.unknown)
     columns = wanted.columns(fitted, users, items)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["user", "item", *columns])
-    for user, item, *values in zip(users, items, *columns.values(), strict=True):
-        writer.writerow([user, item, *(f"{value:.4f}" for value in values)])
+    cells = {name: [f"{value:.4f}" for value in values] for name, values in columns.items()}
+    if fitted.titles is not None:
+        cells["title"] = fitted.title_of(items).tolist()
+    writer.writerow(["user", "item", *cells])
+    writer.writerows(zip(users, items, *cells.values(), strict=True))
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[str]]:

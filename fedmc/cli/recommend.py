@@ -20,12 +20,13 @@ from fedmc.cli.groups import Filters
 from fedmc.cli.model import AsJson, ModelPath, check_posterior
 from fedmc.cli.predict import Folder, model_of_node
 from fedmc.cli.runs import model_path
+from fedmc.cli.titles import item_ids, with_titles
 from fedmc.data.readers.writing import check_ending, writing_rows
 from fedmc.errors import printable, require
 from fedmc.model import Model, load
 from fedmc.types import Array
 
-ItemIds = Annotated[list[str], typer.Argument(help="Item ids.", metavar="ITEM...")]
+ItemIds = Annotated[list[str], typer.Argument(help="Item ids, or words of a title.", metavar="ITEM...")]
 Cautious = Annotated[
     bool,
     typer.Option(
@@ -79,7 +80,7 @@ def recommend(
 ) -> None:
     """Recommend the items with the highest predicted ratings, or scores of events, to each user, as CSV or JSON."""
     _check_users(users, everybody, out, as_json)
-    fitted = load(model_path(model))
+    fitted = with_titles(load(model_path(model)), filters.items, model, tell=not filters.category)
     wish = Wish(number, choose(fitted, filters, model), cautious, include_seen)
     _answer(fitted, users, wish, _checked(out, overwrite), as_json)
 
@@ -99,7 +100,7 @@ def recommend_at_node(
 ) -> None:
     """Recommend items to the organisation's own users, by the model of its last run. Nothing is sent."""
     _check_users(users, everybody, out, as_json)
-    fitted = load(model_of_node(folder))
+    fitted = with_titles(load(model_of_node(folder)), filters.items, folder, tell=not filters.category)
     wish = Wish(number, choose(fitted, filters, folder), cautious, include_seen)
     _answer(fitted, users, wish, _checked(out, overwrite), as_json)
 
@@ -108,16 +109,16 @@ def similar(
     model: ModelPath, wanted: ItemIds, number: SimilarNumber = 10, as_json: AsJson = False, *, filters: Filters
 ) -> None:
     """Find the items whose factors point most nearly in the direction of an item's, as CSV or JSON."""
-    fitted = load(model_path(model))
-    _print(SIMILAR, _similar(fitted, wanted, number, choose(fitted, filters, model)), as_json)
+    fitted = with_titles(load(model_path(model)), filters.items, model, tell=not filters.category)
+    _answer_similar(fitted, wanted, number, choose(fitted, filters, model), as_json)
 
 
 def similar_at_node(
     folder: Folder, wanted: ItemIds, number: SimilarNumber = 10, as_json: AsJson = False, *, filters: Filters
 ) -> None:
     """Find items that are similar to items, by the model of the organisation's last run. Nothing is sent."""
-    fitted = load(model_of_node(folder))
-    _print(SIMILAR, _similar(fitted, wanted, number, choose(fitted, filters, folder)), as_json)
+    fitted = with_titles(load(model_of_node(folder)), filters.items, folder, tell=not filters.category)
+    _answer_similar(fitted, wanted, number, choose(fitted, filters, folder), as_json)
 
 
 def _check_users(users: Sequence[str] | None, everybody: bool, out: Path | None, as_json: bool) -> None:
@@ -143,7 +144,7 @@ def _answer(fitted: Model, users: list[str] | None, wish: Wish, out: Path | None
         _write(fitted, fitted.users if users is None else np.array(users), wish, out)
     else:
         assert users is not None
-        _print(RECOMMENDED, list(_rows(users, *wish.ask(fitted, users))), as_json)
+        _print(fitted, RECOMMENDED, list(_rows(users, *wish.ask(fitted, users))), as_json)
 
 
 def _write(fitted: Model, users: Array, wish: Wish, out: Path) -> None:
@@ -157,8 +158,10 @@ def _write(fitted: Model, users: Array, wish: Wish, out: Path) -> None:
             ids, scores = wish.ask(fitted, some)
             there = ~np.isnan(scores)
             ranks = np.broadcast_to(np.arange(1, ids.shape[1] + 1), ids.shape)
-            write(dict(zip(RECOMMENDED, (np.repeat(some, there.sum(axis=1)), ranks[there], ids[there], scores[there]),
-                           strict=True)))  # fmt: skip
+            columns: tuple[Array, ...] = np.repeat(some, there.sum(axis=1)), ranks[there], ids[there], scores[there]
+            if fitted.titles is not None:
+                columns = (*columns, fitted.title_of(ids[there]))
+            write(dict(zip(_fields(fitted, RECOMMENDED), columns, strict=True)))
             total += int(there.sum())
             bar.update(task, advance=len(some))
     typer.echo(f"{counted(total, 'recommendation')} to {counted(len(users), 'user')} in {out}")
@@ -170,6 +173,10 @@ def _rows(names: Sequence[str], ids: Array, scores: Array) -> Iterator[Row]:
         for rank, (item, score) in enumerate(zip(best, values, strict=True), 1):
             if np.isfinite(score):
                 yield name, rank, item, round(float(score), 4)
+
+
+def _answer_similar(fitted: Model, wanted: Sequence[str], number: int, chosen: Chosen, as_json: bool) -> None:
+    _print(fitted, SIMILAR, _similar(fitted, item_ids(fitted, wanted), number, chosen), as_json)
 
 
 def _similar(fitted: Model, items: list[str], number: int, chosen: Chosen) -> list[Row]:
@@ -192,11 +199,20 @@ def _similar(fitted: Model, items: list[str], number: int, chosen: Chosen) -> li
     return rows
 
 
-def _print(fields: Sequence[str], rows: Sequence[Row], as_json: bool) -> None:
+def _print(fitted: Model, fields: Sequence[str], rows: Sequence[Row], as_json: bool) -> None:
+    """Print the rows, with the titles of their items if the model has any."""
+    fields, shown = _fields(fitted, fields), list[tuple[object, ...]](rows)
+    if fitted.titles is not None:
+        shown = [(*row, fitted.title_of(row[2])) for row in rows]
     if as_json:
-        typer.echo(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
+        typer.echo(json.dumps([dict(zip(fields, row, strict=True)) for row in shown]))
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(fields)
-    shown = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
-    writer.writerows((shown(str(name)), rank, shown(str(item)), score) for name, rank, item, score in rows)
+    safe = printable if sys.stdout.isatty() else str  # a file gets the ids as they are
+    writer.writerows([safe(one) if isinstance(one, str) else one for one in row] for row in shown)
+
+
+def _fields(fitted: Model, fields: Sequence[str]) -> Sequence[str]:
+    """The columns, the last one with the title if the model has titles."""
+    return fields if fitted.titles is None else (*fields, "title")

@@ -7,6 +7,7 @@ categories.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -19,10 +20,14 @@ from fedmc.data.feature_rows import What
 from fedmc.data.feature_rows import aligned as aligned
 from fedmc.data.readers import tables
 from fedmc.data.readers.columnar import ArrowStream
-from fedmc.data.readers.tables import Column, Table
+from fedmc.data.readers.tables import Cell, Column, Table
 from fedmc.errors import DataError, quoted, require
 
-TITLES = ("title", "name")
+TITLES = (
+    "title", "name", "movie_title", "film_title", "item_title", "product_title", "book_title", "song_title",
+    "track_title", "movie_name", "film_name", "item_name", "product_name", "book_name", "song_name", "track_name",
+    "original_title", "titel", "titre", "titulo", "título", "titolo",
+)  # fmt: skip
 Source = str | Path | ArrowStream
 
 
@@ -88,12 +93,20 @@ def only_titles(table: Table) -> Features:
 
 
 def _title_column(table: Table) -> Column | None:
-    by_name = {column.name.strip().lower(): column for column in reversed(table.columns)}
+    by_name = {re.sub(r"[\s._-]+", "_", one.name.strip().lower()): one for one in reversed(table.columns)}
     return next((by_name[name] for name in TITLES if name in by_name), None)
 
 
 def _titles(column: Column | None) -> tuple[str, ...] | None:
-    return None if column is None else tuple("" if cell is None else str(cell) for cell in column.cells)
+    return None if column is None else tuple(map(_title, column.cells))
+
+
+def _title(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, float):  # the title of a film may be 1984
+        return f"{cell:g}" if abs(cell) < 1e6 else str(cell)
+    return cell if isinstance(cell, str) else ", ".join(cell)
 
 
 def check_columns(categories: Collection[str], *given: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedmc.data.prepared_events import SCALE
 from fedmc.data.ratings import Ratings
 from fedmc.data.side import Sources, Tables, read
 from fedmc.errors import InputError
+from fedmc.model import titles
 from fedmc.model.explain import Effect, Id, Names
 from fedmc.model.model import Model
 from fedmc.types import Array
@@ -82,6 +84,11 @@ def _events_of(prepared: Prepared, client: int) -> Ratings:
     times = None if shard.later is None else -shard.later.astype(np.int64)
     matrix = shard.by_user if SCALE in prepared.about else shard.pattern()
     return Ratings(prepared.ids[client], prepared.catalogue.items, matrix, times)
+
+
+def titled(model: Model, table: Features | None) -> Model:
+    """The model with the titles of a table; where it has none, those of before stay."""
+    return replace(model, titles=titles.of_items(model.items, table, (model.items, model.titles)))
 
 
 def row_of(table: Features, wanted: Id, role: str) -> Array:

@@ -38,13 +38,14 @@ class Index(NamedTuple):
         """The places of the titles that hold all words of the text, the best match first.
 
         Whole words come before beginnings of words, and those before parts of words; then the titles with the fewest
-        other words; then those that have the words in this order.
+        other words; then those that have the words in this order. Numbers are found as whole words only.
         """
         words = words_of(text)
         require(bool(words), f"a title is searched by its words, got {text!r}: give one at least")
         found = np.arange(len(self.texts))
         for word in words:
-            found = found[np.char.find(self.texts[found], word) >= 0]
+            part = f" {word} " if word.isdigit() else word  # 2 is no part of 1992
+            found = found[np.char.find(self.texts[found], part) >= 0]
         ranks = [(*self._rank(place, words), place) for place in found.tolist()]
         return np.array([place for *_, place in sorted(ranks)], np.int64)
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ import pyarrow.parquet
 from fedmc.data.addresses import present
 from fedmc.data.feature_rows import What
 from fedmc.data.ids import as_ids
+from fedmc.data.readers import distributed
 from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar
 from fedmc.data.readers.columns import strings
 from fedmc.data.readers.text import is_number
@@ -26,6 +28,7 @@ from fedmc.types import Array
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
 GZIP = b"\x1f\x8b"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "\\n"))  # in lower case
 Cell = str | float | list[str] | None  # None: missing
 Kind = Literal["text", "number", "category"]
@@ -85,7 +88,8 @@ def _id_column(names: list[str], what: What, where: str) -> int:
 
 
 def _from_text(path: Path, what: What) -> Table:
-    rows = _rows(path)
+    text = _decoded(path)
+    rows = (distributed.rows(text, path) if what == "item" else None) or _rows(text, path)
     number, header = next(rows, (1, []))
     names = [name.strip() for name in header]
     require(bool(names), f"{path} is empty: expected a header, then a row for each {what}", DataError)
@@ -117,9 +121,8 @@ def _from_text(path: Path, what: What) -> Table:
     return Table(str(path), strings(pa.array(cells[ids], pa.string()), numbers=True), columns, lines)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line with its number; the delimiter is the one that gives the header the most fields."""
-    text = _decoded(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(DELIMITERS, key=first.count)  # the first of equals
     if len(delimiter) > 1:
@@ -134,17 +137,18 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _decoded(path: Path) -> str:
-    """The text of a file, which may be gzipped; as Latin-1 if it is not UTF-8."""
+    """The text of a file, which may be gzipped; UTF-16 with its mark, UTF-8, or else Windows-1252 or Latin-1."""
     content = path.read_bytes()
     if content.startswith(GZIP):
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError) as error:
             raise DataError(f"{path} is damaged: {error}") from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")
+    wide = content.startswith(UTF_16)
+    for encoding in ("utf-16",) if wide else ("utf-8-sig", "cp1252"):
+        with suppress(UnicodeDecodeError):
+            return content.decode(encoding)
+    return content.decode("latin-1")
 
 
 def _from_arrow(table: pa.Table, where: str, what: What) -> Table:
