@@ -248,6 +248,7 @@ class FedMC(Parameters, Predicting):
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
+        """Train, and fill in the missing entries of X: users x all items."""
         return self.fit(X, y).transform(X)
 
     def _events(self) -> EventOptions | None:

@@ -94,6 +94,7 @@ class Predicting:
         return -float(np.sqrt(np.mean(np.square(predicted - entries.data))))
 
     def save(self, path: str) -> None:
+        """Write the model as one .npz file without pickle, atomically."""
         self._model().save(path)
 
     def export(
