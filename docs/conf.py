@@ -28,6 +28,8 @@ nitpick_ignore_regex = [
 
 html_theme = "furo"
 html_title = f"fedmc {version}"
+html_static_path = ["site_parts/static"]
+html_css_files = ["tables.css"]
 html_copy_source = html_show_sourcelink = False
 html_theme_options = {
     "footer_icons": [],
@@ -37,6 +39,7 @@ html_theme_options = {
 copybutton_exclude = ".linenos, .gp, .go"
 
 myst_heading_anchors = 4
+default_role = "code"  # `names` in docstrings
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # a signature of forty annotated parameters cannot be read
 autodoc_class_signature = "mixed"

@@ -55,9 +55,11 @@ class Parameters(RegressorMixin, BaseEstimator):
     """The parameters are those of the constructor."""
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The parameters by name."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: object) -> Self:
+        """Change parameters by name; returns the estimator."""
         known = self.get_params()
         for name, value in params.items():
             require(name in known, f"unknown parameter {name!r}: choose from {', '.join(known)}")

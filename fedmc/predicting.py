@@ -128,6 +128,7 @@ class Predicting(Parameters):
         return -float(np.sqrt(np.mean(np.square(errors))))
 
     def save(self, path: str) -> None:
+        """Write the model as one .npz file without pickle, atomically."""
         self._model().save(path)
 
     def export(

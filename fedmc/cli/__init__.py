@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from fedmc import __version__
+from fedmc.cli import completing
 from fedmc.cli.lazy import Entry, LazyGroup
 from fedmc.cli.logs import notice
 from fedmc.errors import FedmcError
@@ -102,6 +103,7 @@ app = LazyGroup(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 click.version_option(__version__, prog_name="fedmc", message="%(prog)s %(version)s")(app)
+app.params += completing.options()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

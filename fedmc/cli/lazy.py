@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import click
 import typer
 import typer.core
+from click.shell_completion import CompletionItem
 from typer.models import ArgumentInfo
 
+from fedmc.cli import completing, examples
 from fedmc.cli.groups import expanded
 from fedmc.errors import FedmcError, InputError
 
@@ -57,6 +59,19 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        examples.write(ctx.command_path, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As Click, but without importing every command for its help."""
+        helps = ((name, (entry.help or "").partition("\n")[0]) for name, entry in self.table.items())
+        return [*completing.commands(helps, incomplete), *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _main_shell_completion(
+        self, ctx_args: MutableMapping[str, Any], prog_name: str, complete_var: str | None = None
+    ) -> None:
+        completing.answer(self, ctx_args, prog_name)
+
 
 class Command(typer.core.TyperCommand):
     """A command whose errors name its options: `dtype='float32'` in a library message becomes `--dtype float32`."""
@@ -70,6 +85,9 @@ class Command(typer.core.TyperCommand):
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Do nothing: Typer lists the arguments with the options, and Click 8.5 would list them a second time."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        examples.write(ctx.command_path, formatter)
 
 
 def resolve(target: str) -> Callable[..., object]:
@@ -92,6 +110,7 @@ def load(entry: Entry, name: str) -> click.Command:
     alone.command(name, cls=Command)(function)
     command = typer.main.get_command(alone)
     _restore_argument_help(command, function)
+    completing.add_to(command)
     return command
 
 
