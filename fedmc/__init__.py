@@ -8,19 +8,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmc.algorithms.settings import Settings
     from fedmc.data.ratings import Ratings
-    from fedmc.data.splits import split
+    from fedmc.data.splits import last, leave, since, split
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
+    from fedmc.report.figures import plot_history
 
 __version__ = "0.3.0"
-__all__ = ["FedMC", "Model", "Ratings", "Settings", "__version__", "load", "split"]
+__all__ = [
+    "FedMC",
+    "Model",
+    "Ratings",
+    "Settings",
+    "__version__",
+    "last",
+    "leave",
+    "load",
+    "plot_history",
+    "since",
+    "split",
+]
 
 _HOMES = {
     "FedMC": "estimator.FedMC",
     "Model": "model.Model",
     "Ratings": "data.ratings.Ratings",
     "Settings": "algorithms.settings.Settings",
+    "last": "data.splits.last",
+    "leave": "data.splits.leave",
     "load": "model.load",
+    "plot_history": "report.figures.plot_history",
+    "since": "data.splits.since",
     "split": "data.splits.split",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from fedmc.algorithms import registry
 from fedmc.algorithms.presets import Update, with_theory
 from fedmc.algorithms.protocol import Algorithm, Sampler
 from fedmc.algorithms.settings import DType, Feedback, Normalise, Preset, Settings
+from fedmc.checks import RandomState, callbacks, check, drawn_seed
 from fedmc.data.builder import Duplicates
 from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
@@ -26,31 +27,34 @@ from fedmc.data.given import (
     with_new,
 )
 from fedmc.data.ratings import Ratings
+from fedmc.data.rows import Columns
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
 from fedmc.errors import require
+from fedmc.history import History
 from fedmc.model import Model
-from fedmc.parameters import Parameters
 from fedmc.predicting import Predicting
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import ModeName, Privacy
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
+from fedmc.progress import telling
 from fedmc.training import ranks, warm
 from fedmc.training.event_tuning import EventTrial
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
 from fedmc.training.side import usable
 from fedmc.training.simulation import train
-from fedmc.training.stopping import Stop
+from fedmc.training.stopping import OnRound, Stop
 from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
 LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
-    "preset", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates", "full_diagnostics",
-    "measure_every", "feedback", "confidence", "recency", "warm_start",
+    "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
+    "full_diagnostics",
+    "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose", "on_round",
 }  # fmt: skip
 
 
@@ -63,7 +67,7 @@ class Trained(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class FedMC(Parameters, Predicting):
+class FedMC(History, Predicting):
     """Federated matrix completion: users are distributed over clients, which share only updates of the item factors.
 
     Parameters left at None take the preset's value.
@@ -78,6 +82,8 @@ class FedMC(Parameters, Predicting):
     confidence : of events, how an amount becomes a weight: "none" (1 each), "log", "log:A,E" or "linear:A"; None:
         "none" if all amounts are 1, else "log".
     recency : of events, whether a user's recent ones count more in predictions, if their times are known.
+    columns : the columns of X that hold users and items, two names or positions; None: those with the usual names,
+        such as user and item, or X has no others.
     clients : number of simulated clients; users are assigned at random unless `fit(..., clients=...)` assigns them.
     active : clients per round; None: at most 10, or all under differential privacy.
     rounds : communication rounds.
@@ -113,11 +119,16 @@ class FedMC(Parameters, Predicting):
     full_diagnostics : also measure the quantities of the theory (slower).
     measure_every : rounds between measurements; None: chosen so that measuring costs little.
     seed : random seed; the same seed gives the same bits.
+    random_state : the same under scikit-learn's name: a whole number, or a numpy RandomState or Generator, from which
+        each fit draws its seed. None: `seed` counts.
+    verbose : progress on stderr or in the notebook: 0 none, 1 one line that moves on, 2 a line for each round.
+    on_round : a function, or a list of them, called with the `Round` after each round; True ends training.
 
     Attributes
     ----------
     model_ : the trained `Model`.
-    history_ : a `Round` for each round.
+    rounds_ : a `Round` for each round.
+    history_ : their numbers as a pandas DataFrame.
     confidence_ : of events, how amounts became weights.
     n_rounds_ : number of the last round.
     client_of_user_ : the client of each user.
@@ -130,6 +141,7 @@ class FedMC(Parameters, Predicting):
     feedback: Feedback = "explicit"
     confidence: str | None = None
     recency: bool = True
+    columns: Columns | None = None
     clients: int = 10
     active: int | None = None
     rounds: int = 50
@@ -163,27 +175,34 @@ class FedMC(Parameters, Predicting):
     full_diagnostics: bool = False
     measure_every: int | None = None
     seed: int = 0
+    random_state: RandomState = None
+    verbose: int = 0
+    on_round: OnRound | Sequence[OnRound] | None = None
     model_: Model = field(init=False)
-    history_: list[Round] = field(init=False)
+    rounds_: list[Round] = field(init=False)
     trials_: tuple[Trial | RankTrial | EventTrial, ...] = field(init=False)
     confidence_: str | None = field(init=False)
     n_rounds_: int = field(init=False)
     client_of_user_: Array = field(init=False)
-    n_features_in_: int = field(init=False)
     _trained_on: Trained = field(init=False)
+    __metadata_request__fit = {"groups": True}  # scikit-learn's routing hands them to fit  # noqa: RUF012
 
     def fit(
         self,
         X: object,
         y: ArrayLike | None = None,
         *,
+        groups: ArrayLike | None = None,
         clients: Clients | None = None,
         user_features: Source | None = None,
         items: Source | None = None,
         also_seen: Source | None = None,
     ) -> FedMC:
-        """Train on a Ratings, a DataFrame, a scipy sparse matrix, three arrays, or (user, item) pairs and y.
+        """Train on (user, item) rows X and ratings y, or on a table of ratings X.
 
+        Rows are an array of numbers or strings, or a DataFrame; a table is a `Ratings`, a DataFrame, a scipy sparse
+        matrix, three arrays, or a 2-D array with NaN where unknown. `groups` names the client that each row of X comes
+        from; all rows of a user come from one.
         `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
         order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
 
@@ -191,12 +210,19 @@ class FedMC(Parameters, Predicting):
         client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views). Any
         other model takes the titles of `items`, and no features.
         """
-        table = self._table(X, y)
+        table = self._rows(X, y, groups, reset=True)
         names = names_given(table, X, clients, self._events())
         start_from = self.model_ if self.warm_start and hasattr(self, "model_") else None
         return self._fit(Trained(table, Sources(user_features, items, also_seen), names), self.rounds, start_from)
 
-    def partial_fit(self, X: object, y: ArrayLike | None = None, *, clients: Clients | None = None) -> FedMC:
+    def partial_fit(
+        self,
+        X: object,
+        y: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        clients: Clients | None = None,
+    ) -> FedMC:
         """Go on with new ratings: they are added to those of before, and training goes on for a few rounds.
 
         A new rating of a known (user, item) pair replaces the old one; amounts of events add up. `clients` assigns new
@@ -204,35 +230,38 @@ class FedMC(Parameters, Predicting):
         first call is a `fit`. The estimator keeps the ratings that it was trained on.
         """
         if not hasattr(self, "model_"):
-            return self.fit(X, y, clients=clients)
-        new, events, before = self._table(X, y), self._events(), self._trained_on
+            return self.fit(X, y, groups=groups, clients=clients)
+        new, events, before = self._rows(X, y, groups), self._events(), self._trained_on
         table = with_new(before.table, new, "last" if events is None else "sum")
         names = names_with_new(before.clients, names_given(new, X, clients, events))
         return self._fit(Trained(table, before.sources, names), min(self.rounds, warm.ROUNDS), self.model_)
 
     def _fit(self, given: Trained, rounds: int, start_from: Model | None) -> FedMC:
         """Train on what is given; with `start_from`, go on from this model."""
-        events = self._events()
-        owner = owners_given(given.table.users, given.clients, self.clients, self.seed)
+        events, seed = self._events(), drawn_seed(self.seed, self.random_state)
+        owner = owners_given(given.table.users, given.clients, self.clients, seed)
         scale = scale_of(given.table, events, self.confidence if start_from is None else self.confidence_)
         rank = self.rank if start_from is None else start_from.settings.rank
-        settings = replace(self, rank=ranks.first(rank)).settings(int(owner.max()) + 1)
+        settings = replace(self, rank=ranks.first(rank), seed=seed, random_state=None).settings(int(owner.max()) + 1)
         ratings, side = side_of_ratings(usable(settings, given.sources), scaled(given.table, scale))
         validation = None
         if self.validation:
-            ratings, validation = split(ratings, self.validation, self.seed)
+            ratings, validation = split(ratings, self.validation, seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
         stop = Stop(rounds, self.tolerance, self.seconds, self.patience)
-        require(not self.patience or validation is not None, "patience needs validation ratings: set validation=0.1")
+        require(
+            self.patience is None or validation is not None, "patience needs validation ratings: set validation=0.1"
+        )
         federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)
         settings, tried = ranks.chosen(federation.shards, settings, rank)
-        run = train(
-            federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics,
-            start_from=start_from,
-        )  # fmt: skip
-        self.model_, self.history_, self.trials_ = run.model, run.history, tried or run.trials
+        with telling(rounds, int(self.verbose)) as progress:
+            run = train(
+                federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics,
+                on_round=[*progress, *callbacks(self.on_round)], start_from=start_from,
+            )  # fmt: skip
+        self.model_, self.rounds_, self.trials_ = run.model, run.history, tried or run.trials
         self.confidence_, self.n_rounds_, self.client_of_user_ = scale, run.history[-1].number, owner
-        self.n_features_in_, self._trained_on = len(ratings.items), given
+        self._trained_on = given
         if run.diverged is not None:  # the last finite model stays in model_
             raise run.diverged
         return self
@@ -240,6 +269,7 @@ class FedMC(Parameters, Predicting):
     def settings(self, clients: int) -> Settings:
         """The settings of a run over `clients` clients."""
         given = {name: value for name, value in self.get_params().items() if name not in OF_THE_RUN}
+        given["seed"] = drawn_seed(self.seed, self.random_state)
         if given["active"] is None:
             given["active"] = modes.as_privacy(self.privacy).default_active(clients)
         preset: str = "implicit" if self._events() is not None else self.preset
@@ -248,13 +278,22 @@ class FedMC(Parameters, Predicting):
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
-        """Train, and fill in the missing entries of X: users x all items."""
-        return self.fit(X, y).transform(X)
+        """Fit, and complete the table of the ratings: users x items, those that were given unchanged."""
+        return self.fit(X, y).model_.transform(self._trained_on.table)
 
     def _events(self) -> EventOptions | None:
         """How tables are read: as ratings (None), or as events."""
         implicit = self.feedback == "implicit" or any(map(registry.of_events, (self.algorithm, self.method)))
         return EventOptions(recency=self.recency) if implicit or self.preset == "implicit" else None
 
+    def _rows(self, X: object, y: ArrayLike | None, groups: ArrayLike | None, reset: bool = False) -> Ratings:
+        """What to train on, if the parameters are good."""
+        check(self.get_params())
+        if y is not None:
+            self._note_columns(X, y, reset=reset)
+        elif reset:
+            self._forget_columns()
+        return ratings_given(X, y, self.duplicates, self._events(), groups, self.columns)
+
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
-        return ratings_given(X, y, self.duplicates, self._events())
+        return ratings_given(X, y, self.duplicates, self._events(), None, self.columns)

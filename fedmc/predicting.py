@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, overload
 
 import numpy as np
@@ -10,22 +11,26 @@ from numpy.typing import ArrayLike
 from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
 from fedmc.data.given import scaled
-from fedmc.data.ratings import Ratings
-from fedmc.errors import require
+from fedmc.data.ratings import Ratings, batch_of
+from fedmc.data.rows import Columns, rows_given, values_given
 from fedmc.exporting import export
-from fedmc.model import Model
+from fedmc.model import Model, anyone
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
 from fedmc.model.ids import Unknown
 from fedmc.model.model import Interval
+from fedmc.parameters import UNUSED, Parameters, UnfittedError
 from fedmc.types import Array
 
 
-class Predicting:
+class Predicting(Parameters):
     """Inherit from this class and define how tables are read (`_table`, `_events`); `fit` sets the attributes."""
 
+    columns: Columns | None
     model_: Model
     confidence_: str | None
+    # X under another name, and not metadata in scikit-learn's sense
+    __metadata_request__predict = {"users": UNUSED, "items": UNUSED}  # noqa: RUF012
 
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
         raise NotImplementedError
@@ -35,23 +40,36 @@ class Predicting:
 
     @overload
     def predict(
-        self, users: ArrayLike, items: ArrayLike, *, return_std: Literal[False] = False, unknown: Unknown = "refuse"
-    ) -> Array: ...
+        self, users: object, items: ArrayLike | None = None, *, return_std: Literal[False] = False,
+        unknown: Unknown | None = None,
+    ) -> Array: ...  # fmt: skip
     @overload
     def predict(
-        self, users: ArrayLike, items: ArrayLike, *, return_std: Literal[True], unknown: Unknown = "refuse"
-    ) -> tuple[Array, Array]: ...
+        self, users: object, items: ArrayLike | None = None, *, return_std: Literal[True],
+        unknown: Unknown | None = None,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
 
     def predict(
-        self, users: ArrayLike, items: ArrayLike, *, return_std: bool = False, unknown: Unknown = "refuse"
-    ) -> Array | tuple[Array, Array]:
-        """Predicted ratings of (user, item) pairs; with `return_std` also the standard deviation of each rating.
+        self, users: object, items: ArrayLike | None = None, *, return_std: bool = False,
+        unknown: Unknown | None = None,
+    ) -> Array | tuple[Array, Array]:  # fmt: skip
+        """Predicted ratings of (user, item) rows, `predict(X)`, or of two arrays of ids, `predict(users, items)`.
 
-        An unknown id is an error; with unknown="prior" it has no ratings. Both options need a Bayesian model.
+        With `return_std` also the standard deviation of each rating; Bayesian models. Of rows, an unknown user or item
+        is predicted as well as the model can: by the prior of a Bayesian model, else as the average user or item; in a
+        model of events with the score 0. Of two arrays, an unknown id is an error. `unknown` is "refuse" or, with a
+        Bayesian model, "prior".
         """
+        model = self._model()
+        if items is None:
+            self._note_columns(users)
+            users, items = rows_given(users, self.columns)
+            if unknown is None and not return_std:
+                return anyone.predict(model, users, items)
+            unknown = unknown or "prior"
         if return_std:
-            return self._model().predict(users, items, return_std=True, unknown=unknown)
-        return self._model().predict(users, items, unknown=unknown)
+            return model.predict(users, items, return_std=True, unknown=unknown or "refuse")
+        return model.predict(users, items, unknown=unknown or "refuse")
 
     def interval(
         self, users: ArrayLike, items: ArrayLike, level: float = 0.9, *, unknown: Unknown = "refuse"
@@ -80,18 +98,34 @@ class Predicting:
         model = self._model()
         return model.fold_in(scaled(self._table(X, y), self.confidence_))
 
-    def transform(self, X: object) -> Array:
-        """X with its missing entries filled in, for known and new users: users x all items."""
-        return self._model().transform(self._table(X))
+    @property
+    def transform(self) -> Callable[[object], Array]:
+        """`transform(X)`: a table with its missing entries filled in, for known and new users: users x all items.
+
+        An estimator that was fitted to (user, item) rows has no `transform`: it would not give a row for each row.
+        """
+        model = self._model()
+        if hasattr(self, "n_features_in_"):
+            raise AttributeError("transform completes tables, and this FedMC was fitted to rows: fit it without y")
+        return lambda X: model.transform(self._table(X))
 
     def score(self, X: object, y: ArrayLike | None = None) -> float:
-        """The negative RMSE on these ratings, or NDCG@20 on these events: higher is better."""
-        ratings = self._table(X, y)
+        """The negative RMSE of these ratings, or NDCG@20 of these events: higher is better.
+
+        X is a table as for `fit`, or (user, item) rows with y. Ratings of unknown users and items count as `predict`
+        predicts them; events of unknown ones do not count.
+        """
+        model = self._model()
         if self._events() is not None:
-            return self._model().ranking(ratings)[20].ndcg
-        entries = ratings.matrix.tocoo()
-        predicted = self.predict(ratings.users[entries.row], ratings.items[entries.col])
-        return -float(np.sqrt(np.mean(np.square(predicted - entries.data))))
+            return model.ranking(anyone.known(model, self._table(X, y)))[20].ndcg
+        if y is None:
+            table = self._table(X).columns()
+            users, items, y = table["user"], table["item"], table["rating"]
+        else:
+            self._note_columns(X, y)
+            (users, items), y = rows_given(X, self.columns), values_given(y)
+        errors = anyone.predict(model, users, items) - batch_of(users, items, y).ratings
+        return -float(np.sqrt(np.mean(np.square(errors))))
 
     def save(self, path: str) -> None:
         """Write the model as one .npz file without pickle, atomically."""
@@ -107,5 +141,6 @@ class Predicting:
         )
 
     def _model(self) -> Model:
-        require(hasattr(self, "model_"), "this FedMC is not fitted yet: call fit first")
+        if not hasattr(self, "model_"):
+            raise UnfittedError("this FedMC is not fitted yet: call fit first")
         return self.model_

@@ -50,7 +50,7 @@ def test_a_penalty_of_ones_own():
 
 
 def test_a_sampler_of_ones_own():
-    history = run(EXTEND[1])["model"].history_
+    history = run(EXTEND[1])["model"].rounds_
     for round in history[1:]:
         assert len(round.participants) == 3
         assert {client % 2 for client in round.participants} == {round.number % 2}
@@ -58,7 +58,7 @@ def test_a_sampler_of_ones_own():
 
 def test_an_algorithm_of_ones_own(tmp_path):
     made = run(EXTEND[2])
-    errors = [round.diagnostics.train_rmse for round in made["plain"].history_]
+    errors = [round.diagnostics.train_rmse for round in made["plain"].rounds_]
     assert errors[-1] < 0.97 * errors[0]
     made["plain"].save(tmp_path / "model.npz")
     with pytest.raises(ModelFileError, match=r"unknown algorithm 'momentum'.*load\(path, algorithm=\.\.\.\)"):
@@ -130,6 +130,16 @@ def test_adding_what_is_known_in_python():
     effects, model = made["effects"], made["model"]
     assert {"user feature", "item feature", "seen", "rating"} <= {effect.kind for effect in effects}
     assert sum(effect.effect for effect in effects) == pytest.approx(model.predict(0, [40])[0])
+
+
+@pytest.mark.slow
+def test_scikit_learn_and_notebooks(capsys):
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks("how-to/scikit-learn.md")):
+        exec(compile(block, f"docs/how-to/scikit-learn.md, block {number}", "exec"), names)
+    assert names["search"].best_params_["preset"] == "bayes"
+    assert len(names["model"].history_) == 11
+    assert "RMSE by fold" in capsys.readouterr().out
 
 
 def test_exporting_in_python(tmp_path, monkeypatch):

@@ -151,16 +151,16 @@ def test_stopping_rules():
     ratings = planted(users=100)
     by_rounds = FedMC(**SMALL).fit(ratings)
     assert by_rounds.n_rounds_ == 5
-    assert [round.number for round in by_rounds.history_] == list(range(6))
+    assert [round.number for round in by_rounds.rounds_] == list(range(6))
     patient = FedMC(**(SMALL | {"rounds": 400, "penalty_users": "l2:0.01"}), validation=0.2, patience=5).fit(ratings)
-    best = np.argmin([round.diagnostics.validation_rmse for round in patient.history_])
+    best = np.argmin([round.diagnostics.validation_rmse for round in patient.rounds_])
     assert patient.n_rounds_ == best + 5 < 400
     settled = FedMC(**(SMALL | {"rounds": 2000}), tolerance=1e-3).fit(ratings)
     assert 1 < settled.n_rounds_ < 2000
-    last = settled.history_[-1]
+    last = settled.rounds_[-1]
     assert last.diagnostics.primal_residual <= 1e-3 * 2 * np.linalg.norm(last.V)
     brief = FedMC(**(SMALL | {"rounds": 10**6}), seconds=0.05).fit(ratings)
-    assert sum(round.seconds for round in brief.history_[:-1]) < 0.05
+    assert sum(round.seconds for round in brief.rounds_[:-1]) < 0.05
 
 
 def test_divergence_names_the_cure():
@@ -173,7 +173,7 @@ def test_divergence_keeps_the_last_finite_model():
     with pytest.raises(Diverged):
         estimator.fit(planted())
     estimator.model_ = replace(estimator.model_, rating_range=None)  # predictions as training measures them
-    assert -estimator.score(planted()) == pytest.approx(estimator.history_[-1].diagnostics.train_rmse, rel=1e-6)
+    assert -estimator.score(planted()) == pytest.approx(estimator.rounds_[-1].diagnostics.train_rmse, rel=1e-6)
 
 
 def test_patience_counts_only_measured_rounds():
@@ -221,15 +221,15 @@ def test_a_tiny_spread_around_a_large_mean_is_seen():
 
 
 def test_costly_diagnostics_only_when_asked_for():
-    plain = FedMC(**SMALL).fit(planted()).history_[-1].diagnostics
-    full = FedMC(**SMALL, full_diagnostics=True).fit(planted()).history_[-1].diagnostics
+    plain = FedMC(**SMALL).fit(planted()).rounds_[-1].diagnostics
+    full = FedMC(**SMALL, full_diagnostics=True).fit(planted()).rounds_[-1].diagnostics
     assert plain.objective == full.objective
     assert plain.lagrangian is plain.stationarity is plain.primal_residual is None
     assert full.lagrangian is None  # no duals
     assert full.stationarity > 0
     assert full.primal_residual > 0
     assert full.certified is False
-    tied = FedMC(**SMALL, update="exact", full_diagnostics=True).fit(planted()).history_[-1].diagnostics
+    tied = FedMC(**SMALL, update="exact", full_diagnostics=True).fit(planted()).rounds_[-1].diagnostics
     assert tied.lagrangian > 0
     assert tied.beta_needed > 0
 
@@ -251,9 +251,9 @@ def test_any_object_with_value_and_prox_is_a_penalty():
 def test_bytes_are_counted():
     fitted = FedMC(**(SMALL | {"preset": "paper", "active": 2})).fit(planted())
     down = up = 15 * 3 * 8 + 8  # V and beta; the change of S and whether the client is new
-    assert {(r.bytes_down, r.bytes_up) for r in fitted.history_[1:]} == {(2 * down, 2 * up)}
-    assert (fitted.history_[0].bytes_down, fitted.history_[0].bytes_up) == (4 * down, 4 * up)
-    measured = {r.bytes_measured for r in fitted.history_ if r.diagnostics.objective is not None}
+    assert {(r.bytes_down, r.bytes_up) for r in fitted.rounds_[1:]} == {(2 * down, 2 * up)}
+    assert (fitted.rounds_[0].bytes_down, fitted.rounds_[0].bytes_up) == (4 * down, 4 * up)
+    measured = {r.bytes_measured for r in fitted.rounds_ if r.diagnostics.objective is not None}
     assert measured == {4 * (down + 10 * 8)}
 
 

@@ -159,6 +159,9 @@ def test_unknown_ids(fitted):
         model.recommend("user 001", 0)
     with pytest.raises(InputError, match="equally long"):
         model.predict(["user 001", "user 002"], ["item 001", "item 002", "item 003"])
+    for pairs in ((["user 001", "user 002"], ["item 001"]), (["user 001"], ["item 001", "item 002"])):
+        with pytest.raises(InputError, match=r"got [12] and [12]: .* or a single id \(not in a list\)"):
+            model.predict(*pairs)
     with pytest.raises(InputError, match="unknown item"):
         model.fold_in(as_ratings((["x"], ["no such item"], [1.0])))
 

@@ -79,8 +79,8 @@ def uninstall(monkeypatch) -> None:
 
 def test_in_python_saved_and_loaded(installed, tmp_path):
     model = fedmc.FedMC(3, clients=4, rounds=4, active=2, **OWN).fit(planted())
-    assert [len(round.participants) for round in model.history_[1:]] == [2, 2, 2, 2]
-    assert model.history_[-1].participants != model.history_[-2].participants
+    assert [len(round.participants) for round in model.rounds_[1:]] == [2, 2, 2, 2]
+    assert model.rounds_[-1].participants != model.rounds_[-2].participants
     free = np.delete(model.model_.U, 3, axis=1)  # column 3 is the fixed 1 of the biases
     assert np.linalg.norm(free, axis=1).max() <= 2 * (1 + 1e-9)
     model.save(tmp_path / "model.npz")

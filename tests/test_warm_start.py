@@ -205,7 +205,7 @@ def test_fit_goes_on_only_with_warm_start(months: tuple[Ratings, Ratings, Rating
     rmse_at_start = {}
     for warm_start in (False, True):
         model = FedMC(rank=3, clients=CLIENTS, rounds=8, warm_start=warm_start, measure_every=1).fit(first).fit(later)
-        rmse_at_start[warm_start] = model.history_[0].diagnostics.train_rmse
+        rmse_at_start[warm_start] = model.rounds_[0].diagnostics.train_rmse
     assert rmse_at_start[True] < 0.7 * rmse_at_start[False]
 
 
@@ -217,14 +217,14 @@ def test_warm_starts_of_events() -> None:
     model = FedMC(rank=8, clients=4, rounds=20, feedback="implicit", measure_every=1)
     model.partial_fit((users[first], items[first], np.ones(int(first.sum()))))
     model.partial_fit((users[~first], items[~first], np.ones(int((~first).sum()))))
-    end = model.history_[-1].diagnostics.objective
+    end = model.rounds_[-1].diagnostics.objective
     cold = FedMC(rank=8, clients=4, rounds=20, feedback="implicit", measure_every=1).fit(
         (users, items, np.ones(len(users)))
     )
-    after_as_many = cold.history_[model.n_rounds_].diagnostics.objective
+    after_as_many = cold.rounds_[model.n_rounds_].diagnostics.objective
     assert end is not None
     assert after_as_many is not None
-    assert end < 1.03 * cold.history_[-1].diagnostics.objective
+    assert end < 1.03 * cold.rounds_[-1].diagnostics.objective
     assert end < after_as_many
 
 

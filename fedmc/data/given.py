@@ -10,25 +10,52 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmc.data.builder import Batch, Duplicates, Merge
-from fedmc.data.feedback import EventOptions, confidence, default_confidence
+from fedmc.data.feedback import EventOptions, confidence, default_confidence, events_from
+from fedmc.data.ids import as_ids
 from fedmc.data.loading import as_ratings, clients_of_users
 from fedmc.data.partition import assign_users, owners_from_names
-from fedmc.data.ratings import Ratings
+from fedmc.data.ratings import Ratings, batch_of
 from fedmc.data.recognition import check_explicit
+from fedmc.data.rows import Columns, rows_given, values_given
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
 Clients = Mapping[object, object] | Sequence[object] | Array | str
 
 
-def ratings_given(X: object, y: ArrayLike | None, duplicates: Duplicates, events: EventOptions | None) -> Ratings:
-    """X, or (user, item) pairs X with values y, as ratings; with `events`, as events."""
-    if y is not None:
-        pairs = np.asarray(X)
-        require(pairs.shape[1:] == (2,), f"with y, X must be (user, item) pairs, got {pairs.shape}", DataError)
-        X = pairs[:, 0], pairs[:, 1], y
-    found = as_ratings(X, duplicates=duplicates, events=events)
+def ratings_given(
+    X: object,
+    y: ArrayLike | None,
+    duplicates: Duplicates,
+    events: EventOptions | None,
+    groups: ArrayLike | None = None,
+    columns: Columns | None = None,
+) -> Ratings:
+    """A table X, or (user, item) rows X with values y, as ratings; with `events`, as events.
+
+    `groups` are the names of the client that each row comes from; `columns` are those of users and items in X.
+    """
+    if y is None:
+        cure = "give the rows as X and their ratings as y, or use clients="
+        require(groups is None, f"groups are those of rows, and a table of ratings has none: {cure}", DataError)
+        found = as_ratings(X, duplicates=duplicates, events=events)
+    else:
+        users, items = rows_given(X, columns)
+        batch = batch_of(users, items, values_given(y))
+        batch = batch if groups is None else batch._replace(groups=_group_of_rows(groups, users))
+        found = (
+            Ratings.from_batches([batch], duplicates=duplicates)
+            if events is None
+            else events_from([batch], events, duplicates)
+        )
     return found if events is None or events.recency else found.without_times()
+
+
+def _group_of_rows(groups: ArrayLike, users: Array) -> Array:
+    names = as_ids(groups, "group")
+    each = f"there must be a group for each of {len(users):,} rows, got {len(names):,}: give as many"
+    require(len(names) == len(users), each, DataError)
+    return names
 
 
 def scale_of(ratings: Ratings, events: EventOptions | None, given: str | None) -> str | None:
@@ -52,6 +79,9 @@ def names_given(
     ratings: Ratings, X: object, clients: Clients | None, events: EventOptions | None = None
 ) -> dict[object, object] | None:
     """The client of each user, as it was given; None if clients are to be drawn at random."""
+    if ratings.groups is not None and clients is None:
+        names, numbers = ratings.groups
+        return dict(zip(ratings.users.tolist(), names[numbers].tolist(), strict=True))
     if clients is None:
         return None
     if isinstance(clients, str):

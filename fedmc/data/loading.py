@@ -111,11 +111,14 @@ def _with_rows(batches: Iterable[Batch], source: str | Path) -> Iterator[Batch]:
     require(rows > 0, f"there are no ratings or events: {shown} has no rows of users and items", DataError)
 
 
-def as_ratings(X: object, *, duplicates: Duplicates = "refuse", events: EventOptions | None = None) -> Ratings:
+def as_ratings(
+    X: object, *, duplicates: Duplicates = "refuse", events: EventOptions | None = None, times: bool = False
+) -> Ratings:
     """Ratings from a DataFrame, a scipy sparse matrix, arrays, or a 2-D array with NaN where unknown.
 
     Arrays are users, items, ratings and, optionally, times in seconds since 1970. With `events` the values are amounts
-    (`fedmc.data.feedback`), 1 if there are none: a DataFrame or two arrays of users and items are enough.
+    (`fedmc.data.feedback`), 1 if there are none: a DataFrame or two arrays of users and items are enough. With `times`,
+    a DataFrame's column of times is read too.
     """
     if events is not None:
         return _as_events(X, duplicates, events)
@@ -123,7 +126,7 @@ def as_ratings(X: object, *, duplicates: Duplicates = "refuse", events: EventOpt
         require(len(X) > 0, "there are no ratings: the table is empty", DataError)
         return X
     if isinstance(X, ArrowStream):
-        return Ratings.from_batches(readers.from_arrow(X), duplicates=duplicates)
+        return Ratings.from_batches(readers.from_arrow(X, ColumnSelection(times=times)), duplicates=duplicates)
     batch, shape = _cells(X, 3)
     found = Ratings.from_batches([batch], duplicates=duplicates)
     return found if shape is None else _numbered(found, shape)

@@ -12,6 +12,9 @@ from scipy import sparse
 from fedmc.data.builder import Batch, Duplicates, Merge, build
 from fedmc.data.forms import Wide
 from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
+from fedmc.data.readers import from_arrow
+from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.wide import of_object
 from fedmc.errors import DataError, require
 from fedmc.types import Array
@@ -46,6 +49,32 @@ class Ratings:
     ) -> Ratings:
         """Three arrays of equal length, in any order, and optionally times (seconds since 1970)."""
         return cls.from_batches([batch_of(users, items, ratings, times)], duplicates=duplicates)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: object,
+        *,
+        user: str = "user",
+        item: str = "item",
+        rating: str | None = "rating",
+        time: str | None = None,
+        duplicates: Merge = "refuse",
+    ) -> Ratings:
+        """The columns with these names of a pandas or polars DataFrame, or of any table with Arrow's stream interface.
+
+        With `rating=None` each row is an event that counts 1; `duplicates="sum"` adds up repeated pairs. Times are
+        seconds since 1970, dates or timestamps.
+        """
+        kind = "pass a pandas or polars DataFrame, or an Arrow table; arrays go to Ratings.from_arrays"
+        if not isinstance(frame, ArrowStream):
+            raise DataError(f"cannot read columns from a {type(frame).__name__}: {kind}")
+        named = (user, item, rating or "") if time is None else (user, item, rating or "", time)
+        require(len(set(named)) == len(named), f"each role needs a column of its own, got {list(named)}", DataError)
+        wanted = ColumnSelection(named, time is not None, rating="required" if rating else "none")
+        found = cls.from_batches(from_arrow(frame, wanted), duplicates=duplicates)
+        require(len(found) > 0, "there are no ratings: the table is empty", DataError)
+        return found
 
     @classmethod
     def from_batches(cls, batches: Iterable[Batch], *, duplicates: Merge = "refuse") -> Ratings:
@@ -91,6 +120,11 @@ class Ratings:
 
     def without_times(self) -> Ratings:
         return self if self.times is None else replace(self, times=None)
+
+    def columns(self) -> dict[str, Array]:
+        """One row for each rating, by user and item: the columns user, item, rating and, if known, timestamp."""
+        found = {"user": self.users[self.rows()], "item": self.items[self.matrix.indices], "rating": self.matrix.data}
+        return found if self.times is None else found | {"timestamp": self.times}
 
     def rows(self) -> Array:
         """The row of each stored entry."""

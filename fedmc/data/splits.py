@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.data.ids import places
+from fedmc.data.loading import as_ratings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
 from fedmc.types import Array
@@ -40,9 +41,13 @@ class NewUsers(NamedTuple):
         return NewUsers(*(part.without_times() for part in self))
 
 
-def split(ratings: Ratings, how: str | float, seed: int = 0) -> tuple[Ratings, Ratings]:
-    """(rest, held out) by a share such as 0.2, or by `last:K`, `leave:K`, `share:S` or `date:YYYY-MM-DD`."""
-    return parse(str(how), ratings, seed)
+def split(table: object, how: str | float = 0.2, seed: int = 0) -> tuple[Ratings, Ratings]:
+    """(rest, held out) by a share such as 0.2, or by `last:K`, `leave:K`, `share:S` or `date:YYYY-MM-DD`.
+
+    The table is a Ratings, a DataFrame, a scipy sparse matrix, a 2-D array with NaN where unknown, or the arrays
+    (users, items, ratings) and, optionally, times. `Ratings.from_dataframe` takes columns with any names.
+    """
+    return parse(str(how), _ratings_of(table, needs_times(str(how))), seed)
 
 
 def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
@@ -55,15 +60,17 @@ def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratin
     return _divide(ratings, held_out)
 
 
-def last(ratings: Ratings, k: int) -> tuple[Ratings, Ratings]:
+def last(table: object, k: int = 1) -> tuple[Ratings, Ratings]:
     """Each user's k latest ratings (ties: the later item in the catalogue); users with k or fewer keep them all."""
+    ratings = _ratings_of(table, times=True)
     require(k >= 1, f"the number of last ratings must be at least 1, got {k}")
     times = _times(ratings, "last")
     return _divide(ratings, _top(ratings, times, k))
 
 
-def leave(ratings: Ratings, k: int, seed: int) -> tuple[Ratings, Ratings]:
+def leave(table: object, k: int = 1, seed: int = 0) -> tuple[Ratings, Ratings]:
     """k random ratings of each user; users with k or fewer keep them all."""
+    ratings = _ratings_of(table)
     require(k >= 1, f"the number of ratings to leave out must be at least 1, got {k}")
     return _divide(ratings, _top(ratings, _shuffled(ratings, seed), k))
 
@@ -93,8 +100,9 @@ def new_users(ratings: Ratings, part: float, seed: int, hidden: float = HIDDEN) 
     return NewUsers(train, *share(ratings.with_users(held_out), hidden, seed))
 
 
-def since(ratings: Ratings, date: str) -> tuple[Ratings, Ratings]:
+def since(table: object, date: str) -> tuple[Ratings, Ratings]:
     """The ratings at or after a date, 2003-01-31 or with a time, in UTC."""
+    ratings = _ratings_of(table, times=True)
     return _divide(ratings, _times(ratings, "date") >= seconds_of(date))
 
 
@@ -227,8 +235,15 @@ def needs_times(spec: str) -> bool:
     return spec.startswith(("last:", "date:"))
 
 
+def _ratings_of(table: object, times: bool = False) -> Ratings:
+    return table if isinstance(table, Ratings) else as_ratings(table, times=times)
+
+
 def _times(ratings: Ratings, name: str) -> Array:
-    require(ratings.times is not None, f"the split {name!r} needs times, and these ratings have none", DataError)
+    cure = "give a DataFrame with a column `timestamp`, or the arrays (users, items, ratings, times)"
+    require(
+        ratings.times is not None, f"the split {name!r} needs times, and these ratings have none: {cure}", DataError
+    )
     assert ratings.times is not None
     return ratings.times
 

@@ -261,8 +261,9 @@ class Model:
         """Positions of users and items; -1 stands for the prior."""
         rows, columns = find_ids(self.users, users, "user", unknown), find_ids(self.items, items, "item", unknown)
         require(
-            len(rows) == len(columns) or 1 in (len(rows), len(columns)),
-            f"users and items must be equally long, got {len(rows)} and {len(columns)}",
+            len(rows) == len(columns) or 0 in (np.ndim(users), np.ndim(items)),
+            f"users and items must be equally long, got {len(rows)} and {len(columns)}: give one of each for every "
+            "pair, or a single id (not in a list) that stands for all",
         )
         rows, columns = np.broadcast_arrays(rows, columns)
         return rows, columns

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -16,10 +16,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fedmc.errors import quoted, require
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
+from fedmc.training.rounds import Round
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
+MEASURES = ("test_rmse", "validation_rmse", "validation_ndcg_20", "train_rmse", "objective")  # the first known one
 FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
@@ -129,13 +132,14 @@ def plot(
     y: str,
     diagonal: bool = False,
     best: tuple[float, float] | None = None,
+    kind: type[Canvas] = Canvas,
 ) -> Canvas:
     """One curve over axes with these names: by round, or from 0 to 1 with the diagonal as a dashed line.
 
     The `best` of the points is marked.
     """
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(5.2, 3.6), layout="constrained")
+        canvas = kind(figsize=(5.2, 3.6), layout="constrained")
         place = canvas.subplots()
         if diagonal:
             place.axline((0, 0), slope=1, color=INK, linestyle="--", linewidth=1.4)
@@ -149,6 +153,23 @@ def plot(
             place.annotate(f"best: round {best[0]:.0f}", best, (0, 9), textcoords="offset points", ha="center")
         place.set(xlabel=x, ylabel=y)
     return canvas
+
+
+def plot_history(rounds: Sequence[Round], measure: str | None = None) -> Shown:
+    """A measure of a run by round; by default of what was held out, else of the training ratings."""
+    rows = [round.record() for round in rounds]
+    known = list(dict.fromkeys(name for row in rows for name, found in row.items() if isinstance(found, float)))
+    name = measure or next((one for one in MEASURES if one in known), known[0])
+    require(name in known, lambda: f"the history has no {quoted(name)}: choose one of {', '.join(known)}")
+    points = [(float(cast(float, row["number"])), float(cast(float, row[name]))) for row in rows if name in row]
+    return cast(Shown, plot(points, AXES["round"], name.replace("_", " ").replace("rmse", "RMSE"), kind=Shown))
+
+
+class Shown(Canvas):
+    """A figure that a notebook shows without pyplot."""
+
+    def _repr_svg_(self) -> str:
+        return inline_svg(self, "measure by round")
 
 
 def _alt_text(figure: Figure) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +22,7 @@ from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
-from fedmc.training.stopping import Stop, until
+from fedmc.training.stopping import OnRound, Stop, tell, until
 from fedmc.training.tuning import Trial, best, choose, in_words
 from fedmc.training.warm import previous_of
 
@@ -44,13 +44,13 @@ def train(
     measure_every: int | None = None,
     full: bool = False,
     spill: str | Path | None = None,
-    on_round: Callable[[Round], None] = lambda round: None,
+    on_round: OnRound | Sequence[OnRound] = (),
     start_from: Model | None = None,
 ) -> Run:
     """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
-    Every `measure_every`-th round is measured; by default, as often as costs little.
-    With `spill`, the clients' states are kept in this folder instead of in memory.
+    Every `measure_every`-th round is measured; by default, as often as costs little. Each `on_round` is called with
+    every `Round`; the run ends if one returns True. With `spill`, clients' states are kept in this folder.
     With `penalty_users="auto"` the l2 weight is chosen first, on ratings that the clients hold out; training then
     uses all ratings.
     With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
@@ -69,15 +69,15 @@ def train(
     history: list[Round] = []
     diverged = None
     if measure_every is None:
-        measure_every = (
-            1 if full or stop.patience is not None else measure_interval(settings, engine.clients, stop.rounds)
-        )
+        always = full or stop.patience is not None
+        measure_every = 1 if always else measure_interval(settings, engine.clients, stop.rounds)
     running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full, previous=previous)
     try:
         for round in until(running, stop):
             history[-1:] = map(slim, history[-1:])
             history.append(round)
-            on_round(round)
+            if tell(round, on_round):
+                break
     except Diverged as error:
         if not history:
             raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedmc.errors import require
 from fedmc.training.rounds import Round
+
+OnRound = Callable[[Round], object]  # called after each round; True ends the run
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ def until(rounds: Iterable[Round], stop: Stop) -> Iterator[Round]:
             or (stop.tolerance is not None and _settled(round, stop.tolerance))
         ):
             return
+
+
+def tell(round: Round, on_round: OnRound | Sequence[OnRound]) -> bool:
+    """Call each of these functions; whether one of them returned True."""
+    answers = [one(round) for one in ([on_round] if callable(on_round) else on_round)]
+    return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
 
 def _validation_loss(round: Round) -> float | None:

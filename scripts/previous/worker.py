@@ -43,7 +43,7 @@ def run(side: str, case: Case, folder: Path) -> Result:
     if case.way == "estimator":
         options = {"clients": CLIENTS, "preset": case.preset, "rounds": case.rounds, "measure_every": 1, **case.options}
         fitted = fedmc.FedMC(**options).fit(ratings)
-        return of_model(fitted.model_, fitted.history_)
+        return of_model(fitted.model_, fitted.rounds_ if hasattr(fitted, "rounds_") else fitted.history_)
     settings = fedmc.Settings.preset(case.preset, **case.options)
     train, test = fedmc.split(ratings, case.test, 0) if case.test else (ratings, None)
     owner = np.arange(len(ratings.users)) % CLIENTS

@@ -1,0 +1,42 @@
+"""The history of an estimator's training: as a DataFrame, and as a figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import fedmc
+from fedmc.errors import InputError
+from fedmc.parameters import UnfittedError
+from fedmc.training.rounds import Round
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class History:
+    """Inherit from this class; `fit` sets `rounds_`."""
+
+    rounds_: list[Round]
+
+    @property
+    def history_(self) -> DataFrame:
+        """One row for each round, with the numbers that were measured in it; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            cure = "pip install 'fedmc[sklearn]'; rounds_ has the same numbers without it"
+            raise InputError(f"history_ is a pandas DataFrame, and pandas is not installed: {cure}") from None
+        return pandas.DataFrame([round.record() for round in self._told()]).set_index("number").rename_axis("round")
+
+    def plot_history(self, measure: str | None = None) -> Figure:
+        """A figure of a measure by round, such as "train_rmse", "validation_rmse", "objective" or "bound".
+
+        By default the best known one: of what was held out, else of the training ratings.
+        """
+        return fedmc.plot_history(self._told(), measure)
+
+    def _told(self) -> list[Round]:
+        if not hasattr(self, "rounds_"):
+            raise UnfittedError("this FedMC is not fitted yet: call fit first")
+        return self.rounds_
