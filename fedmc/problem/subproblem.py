@@ -162,27 +162,9 @@ def minimise(
         return exact(problem, F, X, numbers, coupling)
     matrix, (mean, scale) = problem.matrix, problem.scaling
     scaled = sparse.csr_array(((matrix.data - mean) / scale, matrix.indices, matrix.indptr), shape=matrix.shape)
-    c = problem.loss.curvature
-    lighter = Weighted(penalty, 1 / c) if numbers is None else _lighter(numbers, c)
-
-    def solve(targets: sparse.csr_array, rows: Array, start: Array) -> Array:
-        squares = Problem(targets, Square(), Scaling())
-        if isinstance(lighter, Weighted):
-            return _accelerated(squares, F, start, lighter, tolerance)
-        return exact(squares, F, start, lighter, coupling and _of_rows(coupling, rows, c))
-
-    return majorise.minimise(scaled, problem.loss, F, X, solve, tolerance, coupled=numbers is None)
-
-
-def _lighter(numbers: Coefficients, c: float) -> Coefficients:
-    """A separable penalty divided by c."""
-    return Coefficients(numbers.l1 / c, numbers.l2 / c, numbers.lo, numbers.hi)
-
-
-def _of_rows(coupling: Coupling, rows: Array, c: float) -> Coupling:
-    """The coupling of these rows, divided by c."""
-    rho = np.asarray(coupling.rho) / c
-    return Coupling(rho[rows] if rho.ndim == 2 and len(rho) > 1 else rho, np.asarray(coupling.anchor)[rows])
+    if numbers is None:
+        return _accelerated(problem, F, X, penalty, tolerance)
+    return majorise.minimise(scaled, problem.loss, F, X, numbers, coupling, tolerance)
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
