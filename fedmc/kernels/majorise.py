@@ -58,21 +58,21 @@ def lines(numbers: Array, free: Array) -> Array:
     return out
 
 
-def factorised(indptr: Array, indices: Array, quadratics: Quadratics) -> Quadratics:
-    """With A for these ratings."""
+def factorised(indptr: Array, indices: Array, quadratics: Quadratics, X: Array, at_X: Array) -> Quadratics:
+    """With A for these ratings, whose predictions at X are added to `at_X`."""
     F, D = quadratics.F, quadratics.D
     wide = F.shape[1]
     A = np.zeros((len(indptr) - 1, wide, wide), F.dtype)
     effort = len(indices) * wide * wide / 2 + len(A) * wide**3 / 6
     size, few, closed = quadratics.size, quadratics.few, quadratics.closed
-    threads.over_rows(_factorise_rows, indptr, effort, indptr, indices, F, D, size, few, closed, A)
+    threads.over_rows(_factorise_rows, indptr, effort, indptr, indices, F, D, size, few, closed, A, X, at_X)
     return quadratics._replace(A=A)
 
 
 @njit(cache=True, nogil=True)
 def _factorise_rows(
     first: int, last: int, indptr: Array, indices: Array, F: Array, D: Array, size: int, few: int, closed: bool,
-    A: Array,
+    A: Array, X: Array, at_X: Array,
 ) -> None:  # fmt: skip
     dtype, wide = F.dtype, F.shape[1]
     P, m, b, z = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype), np.zeros(wide, dtype), np.zeros(wide, dtype)
@@ -80,6 +80,8 @@ def _factorise_rows(
     for row in range(first, last):
         start, count = indptr[row], indptr[row + 1] - indptr[row]
         diagonal, G = D[row if D.shape[0] > 1 else 0], A[row]
+        for k in range(start, start + count):
+            at_X[k] += dot(F, indices[k], X[row])
         if count <= few:
             for i in range(count):
                 for a in range(size):
@@ -100,11 +102,13 @@ def _factorise_rows(
 
 @inlined
 def _cholesky(A: Array, size: int, tiny: Scalar) -> None:
-    """`factorise`, with zeros left of the diagonal in its packs."""
+    """`factorise`, with the inverse of the pivots on the diagonal and zeros left of it in its packs."""
     factorise(A, size, tiny)
     step = lanes(A)
     for c in range(size):
         A[c, c // step * step : c] = 0
+        if A[c, c] != 0:
+            A[c, c] = 1 / A[c, c]
 
 
 def step(
@@ -131,6 +135,8 @@ def _step_rows(
     eps = dtype.type(np.finfo(dtype).eps ** (2 / 3))
     for k in range(first, last):
         row, start, stop = rows[k], indptr[k], indptr[k + 1]
+        if not moving[row]:
+            continue
         x, y, diagonal = X[row], Y[row], D[row if D.shape[0] > 1 else 0]
         for a in range(size):  # s: minus the slope at y
             s[a] = -diagonal[a] * y[a]
@@ -184,7 +190,7 @@ def _substitute(R: Array, size: int, s: Array) -> None:
     """s <- (R'R)^-1 s; a coordinate with a vanishing pivot becomes 0."""
     step = lanes(R)
     for c in range(size):
-        value = s[c] / R[c, c] if R[c, c] != 0 else s[c] * 0  # NaN stays NaN
+        value = s[c] * R[c, c]
         factor = splat(-value)
         for k in range(c // step * step, s.size, step):
             store(s, k, fma(factor, load(R, (c, k)), load(s, k)))
@@ -194,7 +200,7 @@ def _substitute(R: Array, size: int, s: Array) -> None:
         rest = splat(s.dtype.type(0))
         for k in range(c // step * step, s.size, step):
             rest = fma(load(R, (c, k)), load(s, k), rest)
-        s[c] = (value - total(rest)) / R[c, c] if R[c, c] != 0 else value
+        s[c] = (value - total(rest)) * R[c, c]
 
 
 @inlined

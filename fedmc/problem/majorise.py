@@ -34,11 +34,12 @@ def minimise(
     out, free = X.copy(), numbers.free
     out[:, numbers.fixed] = numbers.values[numbers.fixed]
     quadratics = _quadratics(F, numbers, coupling, loss.curvature, len(X))
+    base = np.asarray(F[:, numbers.fixed] @ numbers.values[numbers.fixed].astype(F.dtype))  # of the fixed coordinates
     together = max(1, BYTES // (quadratics.F.shape[1] ** 2 * F.itemsize))
     for first in range(0, len(X), together):
         block = slice(first, first + together)
         part = quadratics._replace(q=quadratics.q[block], D=quadratics.D if len(quadratics.D) == 1 else quadratics.D[block])
-        out[block, free] = _fit(matrix[block], loss, F, out[block], free, part, tolerance)[:, : len(free)]
+        out[block, free] = _fit(matrix[block], loss, base, out[block], free, part, tolerance)[:, : len(free)]
     return out
 
 
@@ -60,14 +61,13 @@ def _quadratics(F: Array, numbers: Coefficients, coupling: Coupling | None, c: f
 
 
 def _fit(
-    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, free: Array, quadratics: Quadratics, tolerance: float
+    matrix: sparse.csr_array, loss: Loss, base: Array, X: Array, free: Array, quadratics: Quadratics, tolerance: float
 ) -> Array:
     """Steps until all rows have ended; those that have are left out as soon as they are half of the rest."""
     indptr, indices, m, c = matrix.indptr, matrix.indices, matrix.data, loss.curvature
-    quadratics = majorise.factorised(indptr, indices, quadratics)
-    of_row = np.repeat(np.arange(len(X)), np.diff(indptr))
-    at_X = np.einsum("kr,kr->k", X[of_row], F[indices])
-    at_Y, start = at_X.copy(), majorise.lines(X, free)
+    at_X, start = base[indices], majorise.lines(X, free)
+    quadratics = majorise.factorised(indptr, indices, quadratics, start, at_X)
+    at_Y = at_X.copy()
     iterates = Iterates(start, start.copy(), np.ones(len(X)), np.ones(len(X), np.bool_))
     rows = np.arange(len(X))
     for _ in range(MAX_STEPS):
