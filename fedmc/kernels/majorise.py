@@ -22,7 +22,8 @@ import numpy as np
 from fedmc.kernels import threads
 from fedmc.kernels.compiler import inlined, njit
 from fedmc.kernels.gram import BLOCK, dot, gram
-from fedmc.kernels.simd import fma, lanes, load, padded, splat, store, total
+from fedmc.kernels.passes import add_weighted
+from fedmc.kernels.simd import fma, lanes, load, splat, store, total
 from fedmc.kernels.solves import coordinate_descent, factorise
 from fedmc.types import Array, Scalar
 
@@ -51,28 +52,21 @@ class Iterates(NamedTuple):
     moving: Array  # whether a row's last step was longer than the tolerance
 
 
-def lines(numbers: Array, free: Array) -> Array:
-    """The free columns of an array, each row padded to whole packs."""
-    out = np.zeros((len(numbers), padded(len(free), numbers.dtype)), numbers.dtype)
-    out[:, : len(free)] = numbers[:, free]
-    return out
-
-
-def factorised(indptr: Array, indices: Array, quadratics: Quadratics, X: Array, at_X: Array) -> Quadratics:
-    """With A for these ratings, whose predictions at X are added to `at_X`."""
+def factorised(indptr: Array, indices: Array, quadratics: Quadratics) -> Quadratics:
+    """With A for these ratings."""
     F, D = quadratics.F, quadratics.D
     wide = F.shape[1]
     A = np.zeros((len(indptr) - 1, wide, wide), F.dtype)
     effort = len(indices) * wide * wide / 2 + len(A) * wide**3 / 6
     size, few, closed = quadratics.size, quadratics.few, quadratics.closed
-    threads.over_rows(_factorise_rows, indptr, effort, indptr, indices, F, D, size, few, closed, A, X, at_X)
+    threads.over_rows(_factorise_rows, indptr, effort, indptr, indices, F, D, size, few, closed, A)
     return quadratics._replace(A=A)
 
 
 @njit(cache=True, nogil=True)
 def _factorise_rows(
     first: int, last: int, indptr: Array, indices: Array, F: Array, D: Array, size: int, few: int, closed: bool,
-    A: Array, X: Array, at_X: Array,
+    A: Array,
 ) -> None:  # fmt: skip
     dtype, wide = F.dtype, F.shape[1]
     P, m, b, z = np.zeros((BLOCK, wide), dtype), np.zeros(BLOCK, dtype), np.zeros(wide, dtype), np.zeros(wide, dtype)
@@ -80,8 +74,6 @@ def _factorise_rows(
     for row in range(first, last):
         start, count = indptr[row], indptr[row + 1] - indptr[row]
         diagonal, G = D[row if D.shape[0] > 1 else 0], A[row]
-        for k in range(start, start + count):
-            at_X[k] += dot(F, indices[k], X[row])
         if count <= few:
             for i in range(count):
                 for a in range(size):
@@ -143,7 +135,7 @@ def _step_rows(
             if q.shape[0] > 0:
                 s[a] += q[row, a]
         for j in range(start, stop):
-            _add(F, indices[j], -pulls[j], s)
+            add_weighted(-pulls[j], F, indices[j], s)
         if not closed:
             for a in range(size):
                 new[a] = y[a]
@@ -160,14 +152,6 @@ def _step_rows(
 
 
 @inlined
-def _add(F: Array, line: int, weight: Scalar, s: Array) -> None:
-    """s += weight F[line]"""
-    factor = splat(weight)
-    for c in range(0, s.size, lanes(F)):
-        store(s, c, fma(factor, load(F, (line, c)), load(s, c)))
-
-
-@inlined
 def _by_woodbury(
     start: int, count: int, indices: Array, F: Array, diagonal: Array, K: Array, s: Array, t: Array, v: Array,
     size: int,
@@ -180,7 +164,7 @@ def _by_woodbury(
         v[k] = dot(F, indices[start + k], t)
     _substitute(K, count, v)
     for k in range(count):
-        _add(F, indices[start + k], -v[k], s)
+        add_weighted(-v[k], F, indices[start + k], s)
     for a in range(size):
         s[a] /= diagonal[a]
 

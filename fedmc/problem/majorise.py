@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from fedmc.kernels import majorise
+from fedmc.kernels import majorise, passes
 from fedmc.kernels.majorise import Iterates, Quadratics
 from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Coefficients, Coupling
@@ -34,12 +34,11 @@ def minimise(
     out, free = X.copy(), numbers.free
     out[:, numbers.fixed] = numbers.values[numbers.fixed]
     quadratics = _quadratics(F, numbers, coupling, loss.curvature, len(X))
-    base = np.asarray(F[:, numbers.fixed] @ numbers.values[numbers.fixed].astype(F.dtype))  # of the fixed coordinates
     together = max(1, BYTES // (quadratics.F.shape[1] ** 2 * F.itemsize))
     for first in range(0, len(X), together):
         block = slice(first, first + together)
         part = quadratics._replace(q=quadratics.q[block], D=quadratics.D if len(quadratics.D) == 1 else quadratics.D[block])
-        out[block, free] = _fit(matrix[block], loss, base, out[block], free, part, tolerance)[:, : len(free)]
+        out[block, free] = _fit(matrix[block], loss, F, out[block], free, part, tolerance)[:, : len(free)]
     return out
 
 
@@ -51,22 +50,21 @@ def _quadratics(F: Array, numbers: Coefficients, coupling: Coupling | None, c: f
     if coupling is not None:
         rho = np.broadcast_to(coupling.rho, (rows if np.ndim(coupling.rho) == 2 else 1, F.shape[1]))[:, free] / c
         D, q = D + rho, rho * np.asarray(coupling.anchor)[:, free]
-    every = np.arange(len(free))
-    lines = [majorise.lines(np.ascontiguousarray(one, dtype), every) for one in (D, q)]
+    lines = [passes.lines(np.asarray(one, dtype)) for one in (D, q)]
     few = len(free) // 2 if numbers.closed and D.size and D.min() > 0 else -1
     nothing = np.empty((0, 0, 0), dtype)
     return Quadratics(
-        majorise.lines(F, free), *lines, (l1 / c).astype(dtype), lo, hi, len(free), few, numbers.closed, nothing
+        passes.lines(F, free), *lines, (l1 / c).astype(dtype), lo, hi, len(free), few, numbers.closed, nothing
     )
 
 
 def _fit(
-    matrix: sparse.csr_array, loss: Loss, base: Array, X: Array, free: Array, quadratics: Quadratics, tolerance: float
+    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, free: Array, quadratics: Quadratics, tolerance: float
 ) -> Array:
     """Steps until all rows have ended; those that have are left out as soon as they are half of the rest."""
     indptr, indices, m, c = matrix.indptr, matrix.indices, matrix.data, loss.curvature
-    at_X, start = base[indices], majorise.lines(X, free)
-    quadratics = majorise.factorised(indptr, indices, quadratics, start, at_X)
+    quadratics = majorise.factorised(indptr, indices, quadratics)
+    at_X, start = passes.predictions(indptr, indices, F, X), passes.lines(X, free)
     at_Y = at_X.copy()
     iterates = Iterates(start, start.copy(), np.ones(len(X)), np.ones(len(X), np.bool_))
     rows = np.arange(len(X))

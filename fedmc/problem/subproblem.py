@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedmc.kernels import solves, steps
+from fedmc.kernels import passes, solves, steps
 from fedmc.kernels.gram import ScaledRatings
 from fedmc.problem import majorise
 from fedmc.problem.losses import Loss, Square
@@ -38,8 +38,8 @@ def raw(problem: Problem) -> ScaledRatings:
 
 def scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     """Predictions and scaled ratings of all stored entries."""
-    rows = np.repeat(np.arange(problem.matrix.shape[0]), np.diff(problem.matrix.indptr))
-    return scores_at(problem, F, X, rows, slice(None))
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    return passes.predictions(matrix.indptr, matrix.indices, F, X), (matrix.data - mean) / scale
 
 
 def scores_at(problem: Problem, F: Array, X: Array, rows: Array, chosen: slice) -> tuple[Array, Array]:
@@ -75,7 +75,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
         return steps.gradient_rows(*raw(problem), F, X)
     pulls = problem.loss.gradient(*scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
-    return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
+    return passes.pulled(matrix.indptr, matrix.indices, pulls, F)
 
 
 def lipschitz(F: Array, loss: Loss) -> float:
