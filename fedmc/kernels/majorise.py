@@ -22,7 +22,7 @@ import numpy as np
 from fedmc.kernels import threads
 from fedmc.kernels.compiler import inlined, njit
 from fedmc.kernels.gram import BLOCK, dot, gram
-from fedmc.kernels.passes import add_weighted
+from fedmc.kernels.passes import add_pulls, add_weighted
 from fedmc.kernels.simd import fma, lanes, load, splat, store, total
 from fedmc.kernels.solves import coordinate_descent, factorise
 from fedmc.types import Array, Scalar
@@ -130,12 +130,13 @@ def _step_rows(
         if not moving[row]:
             continue
         x, y, diagonal = X[row], Y[row], D[row if D.shape[0] > 1 else 0]
-        for a in range(size):  # s: minus the slope at y
-            s[a] = -diagonal[a] * y[a]
+        for a in range(size):  # s: the slope at y, downwards
+            s[a] = diagonal[a] * y[a]
             if q.shape[0] > 0:
-                s[a] += q[row, a]
-        for j in range(start, stop):
-            add_weighted(-pulls[j], F, indices[j], s)
+                s[a] -= q[row, a]
+        add_pulls(start, stop, indices, pulls, F, s)
+        for a in range(size):
+            s[a] = -s[a]
         if not closed:
             for a in range(size):
                 new[a] = y[a]

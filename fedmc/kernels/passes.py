@@ -30,6 +30,18 @@ def add_weighted(weight: Scalar, F: Array, line: int, sums: Array) -> None:
         store(sums, c, fma(factor, load(F, (line, c)), load(sums, c)))
 
 
+@inlined
+def add_pulls(start: int, stop: int, indices: Array, pulls: Array, F: Array, sums: Array) -> None:
+    """sums += sum pull f over some entries, two at a time."""
+    step = lanes(F)
+    for k in range(start, stop - 1, 2):
+        i, j, p, q = indices[k], indices[k + 1], splat(pulls[k]), splat(pulls[k + 1])
+        for c in range(0, sums.size, step):
+            store(sums, c, fma(p, load(F, (i, c)), fma(q, load(F, (j, c)), load(sums, c))))
+    if (stop - start) % 2:
+        add_weighted(pulls[stop - 1], F, indices[stop - 1], sums)
+
+
 @njit(cache=True, nogil=True)
 def _predictions(first: int, last: int, indptr: Array, indices: Array, F: Array, X: Array, out: Array) -> None:
     for row in range(first, last):
@@ -48,9 +60,7 @@ def predictions(indptr: Array, indices: Array, F: Array, X: Array) -> Array:
 @njit(cache=True, nogil=True)
 def _pulled(first: int, last: int, indptr: Array, indices: Array, pulls: Array, F: Array, out: Array) -> None:
     for row in range(first, last):
-        sums = out[row]
-        for k in range(indptr[row], indptr[row + 1]):
-            add_weighted(pulls[k], F, indices[k], sums)
+        add_pulls(indptr[row], indptr[row + 1], indices, pulls, F, out[row])
 
 
 def pulled(indptr: Array, indices: Array, pulls: Array, F: Array) -> Array:

@@ -23,7 +23,7 @@ from fedmc.problem.penalties import Coefficients, Coupling
 from fedmc.types import Array
 
 MAX_STEPS = 1000
-BYTES = 2**25  # of the Gram matrices that are kept between steps
+BYTES = 2**22  # of the Gram matrices that are kept between steps
 
 
 def minimise(
@@ -37,7 +37,8 @@ def minimise(
     together = max(1, BYTES // (quadratics.F.shape[1] ** 2 * F.itemsize))
     for first in range(0, len(X), together):
         block = slice(first, first + together)
-        part = quadratics._replace(q=quadratics.q[block], D=quadratics.D if len(quadratics.D) == 1 else quadratics.D[block])
+        D, q = quadratics.D, quadratics.q
+        part = quadratics._replace(q=q[block], D=D[block] if len(D) > 1 else D)
         out[block, free] = _fit(matrix[block], loss, F, out[block], free, part, tolerance)[:, : len(free)]
     return out
 

@@ -16,7 +16,7 @@ from fedmc.kernels import passes, solves, steps
 from fedmc.kernels.gram import ScaledRatings
 from fedmc.problem import majorise
 from fedmc.problem.losses import Loss, Square
-from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, Weighted, coefficients
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, coefficients
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array, DType
 
@@ -156,27 +156,25 @@ def minimise(
     A coupling needs a separable penalty.
     """
     numbers = coefficients(penalty, X.shape[1])
+    if numbers is None:
+        return _accelerated(problem, F, X, penalty, tolerance)
     if isinstance(problem.loss, Square):
-        if numbers is None:
-            return _accelerated(problem, F, X, penalty, tolerance)
         return exact(problem, F, X, numbers, coupling)
     matrix, (mean, scale) = problem.matrix, problem.scaling
     scaled = sparse.csr_array(((matrix.data - mean) / scale, matrix.indices, matrix.indptr), shape=matrix.shape)
-    if numbers is None:
-        return _accelerated(problem, F, X, penalty, tolerance)
     return majorise.minimise(scaled, problem.loss, F, X, numbers, coupling, tolerance)
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
-    """Accelerated proximal gradient on the rows' Gram matrices, with a restart whenever it overshoots."""
-    width = X.shape[1]
+    """Accelerated proximal gradient, with a restart whenever it overshoots; the square loss needs Gram matrices only."""
+    width, square = X.shape[1], isinstance(problem.loss, Square)
     G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
     if not np.isfinite(G).all():
         return np.full_like(X, np.nan)
-    step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
+    step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()) * problem.loss.curvature, 1e-12)
     Y, momentum = X, 1.0
     for _ in range(5000):
-        slope = np.einsum("tab,tb->ta", G, Y) - b
+        slope = np.einsum("tab,tb->ta", G, Y) - b if square else gradient(problem, F, Y)
         new = np.asarray(penalty.prox(Y - step * slope, step), X.dtype)
         move = new - X
         if np.vdot(Y - new, move) > 0:
