@@ -151,7 +151,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Penalty, Penalty | None]:
         """Loss, users' penalty and items' penalty (None: the users' over p), parsed once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
-        require(isinstance(loss, Loss), lambda: f"a loss needs value, gradient, curvature and link, got {quoted(loss)}")
+        losses.check(loss)
         users: Penalty = penalties.l2(AUTO_START) if self.needs_tuning else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not isinstance(users, Scalable):
@@ -229,7 +229,7 @@ def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
     numbers = {name: words.pop(name) for name in modes.WORDS if name in words}
     if given is None or isinstance(given, str):
         return modes.changed(before, numbers | ({} if given is None else {"privacy": given}))
-    return cast(Privacy, given)
+    return modes.as_privacy(cast(Privacy, given))
 
 
 def _fit_to_domain(words: dict[str, object]) -> None:

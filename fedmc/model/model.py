@@ -24,7 +24,7 @@ from fedmc.model.ids import Unknown, find_ids, later_onto_catalogue, onto_catalo
 from fedmc.problem.ranking import CUTOFFS, Ranking
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 CAUTION = 0.9  # a cautious score is below the expected rating with this probability
 
@@ -148,7 +148,7 @@ class Model:
 
         Case and accents do not count. Beginnings and parts of words match too, after whole words.
         """
-        require(n >= 1, f"n must be at least 1, got {n}")
+        whole("n", n, 1, MAX_SEED)
         titles = texts.needed(self.titles)
         columns = self._title_index.search(text)[:n]
         return self.items[columns], titles[columns]

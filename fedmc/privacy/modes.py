@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fedmc.errors import InputError, require, unknown
+from fedmc.errors import InputError, quoted, require, unknown
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.dp.several import sentence
 from fedmc.privacy.protocol import (
@@ -255,6 +255,8 @@ def parse(mode: str, words: Mapping[str, object]) -> Privacy:
 
 def as_privacy(given: str | Privacy) -> Privacy:
     """The mode of this name, or the mode itself."""
+    modes = f"one of {', '.join(BY_MODE)}, or a mode such as SecAgg(min_cohort=5)"
+    require(isinstance(given, str) or hasattr(given, "default_active"), f"privacy must be {modes}, got {quoted(given)}")
     return parse(given, {}) if isinstance(given, str) else given
 
 
