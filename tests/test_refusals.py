@@ -9,6 +9,7 @@ import pytest
 import fedmc
 from fedmc import FedMC, Ratings
 from fedmc.errors import DataError, FedmcError, InputError, ModelFileError
+from fedmc.training import memory
 from tests.command import fedmc as command
 
 TINY = dict(rank=2, clients=2, rounds=1)
@@ -42,6 +43,13 @@ def model():
 def test_parameters(parameters, message):
     with pytest.raises(InputError, match=message):
         FedMC(**{**TINY, **parameters}).fit(table())
+
+
+@pytest.mark.parametrize("preset", ["bayes", "fast", "paper"])
+def test_a_rank_beyond_the_memory(preset, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10**5)
+    with pytest.raises(InputError, match=r"this run needs about .* of memory"):
+        FedMC(rank=1000, clients=2, rounds=1, preset=preset).fit(table(item=[1, 2, 3, 4, 5]))
 
 
 def test_numbers_of_numpy_are_numbers():

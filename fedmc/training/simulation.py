@@ -18,6 +18,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model, titles
+from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
@@ -58,6 +59,7 @@ def train(
     """
     stop = stop or Stop()
     check_domain(settings, federation)
+    memory.check(federation.shards, settings, 1, spill is not None)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
     engine = LocalEngine(federation.shards, spill, federation.item_features)
     full = full or stop.tolerance is not None
