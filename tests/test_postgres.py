@@ -110,7 +110,7 @@ def test_a_bare_address_reads_the_table_that_fits_or_offers_those_that_could(tab
         run('create table likes as select 1 as "user", n as item, 4.5 as rating from generate_series(1, 9) as n')
         assert len(read_source(table)) == 9
         run("create table more as select * from likes")
-        with pytest.raises(DataError, match="as 2 tables fit: .*SELECT \\* FROM likes.*SELECT \\* FROM more"):
+        with pytest.raises(DataError, match=r"as 2 tables fit: .*SELECT \* FROM likes.*SELECT \* FROM more"):
             read_source(table)
     finally:
         run("drop table if exists likes, more")

@@ -56,6 +56,9 @@ def test_numbers_of_numpy_are_numbers():
     FedMC(rank=np.int64(2), clients=np.int32(2), rounds=np.int16(1), seed=np.uint8(3)).fit(table())
 
 
+BAD_CURVATURES = (0, -1, np.nan, np.inf, "x", None)
+
+
 class Own:
     """A sound loss of one's own, of which the tests break a part."""
 
@@ -74,7 +77,7 @@ class Own:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        *(({"curvature": bad}, "curvature of a loss.* must be a number from") for bad in (0, -1, np.nan, np.inf, "x", None)),
+        *(({"curvature": bad}, "curvature of a loss.* must be a number from") for bad in BAD_CURVATURES),
         ({"gradient": lambda x, m: float(np.sum(x - m))}, r"must have the shape of x, \(2,\), got \(\)"),
         ({"gradient": lambda x, m: None}, r"must have the shape of x, \(2,\), got \(\)"),
     ],

@@ -166,7 +166,7 @@ def minimise(
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
-    """Accelerated proximal gradient, with a restart whenever it overshoots; the square loss needs Gram matrices only."""
+    """Accelerated proximal gradient, restarted whenever it overshoots; the square loss needs Gram matrices only."""
     width, square = X.shape[1], isinstance(problem.loss, Square)
     G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
     if not np.isfinite(G).all():
