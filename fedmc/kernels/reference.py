@@ -5,6 +5,8 @@ They take the same arguments as the functions of the same name in `steps.py` and
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from fedmc.types import Array, Scalar
@@ -199,5 +201,5 @@ def predictions(indptr: Array, indices: Array, F: Array, X: Array) -> Array:
 
 
 def pulled(indptr: Array, indices: Array, pulls: Array, F: Array) -> Array:
-    lines = [slice(*pair) for pair in zip(indptr[:-1], indptr[1:], strict=True)]
+    lines = [slice(*pair) for pair in pairwise(indptr)]
     return np.array([pulls[here] @ F[indices[here]] for here in lines])

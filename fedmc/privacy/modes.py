@@ -255,8 +255,7 @@ def parse(mode: str, words: Mapping[str, object]) -> Privacy:
 
 def as_privacy(given: str | Privacy) -> Privacy:
     """The mode of this name, or the mode itself."""
-    modes = f"one of {', '.join(BY_MODE)}, or a mode such as SecAgg(min_cohort=5)"
-    require(isinstance(given, str) or hasattr(given, "default_active"), f"privacy must be {modes}, got {quoted(given)}")
+    require(isinstance(given, str) or hasattr(given, "mode"), f"privacy must be a mode or its name, got {quoted(given)}")
     return parse(given, {}) if isinstance(given, str) else given
 
 

@@ -51,12 +51,10 @@ def _quadratics(F: Array, numbers: Coefficients, coupling: Coupling | None, c: f
     if coupling is not None:
         rho = np.broadcast_to(coupling.rho, (rows if np.ndim(coupling.rho) == 2 else 1, F.shape[1]))[:, free] / c
         D, q = D + rho, rho * np.asarray(coupling.anchor)[:, free]
-    lines = [passes.lines(np.asarray(one, dtype)) for one in (D, q)]
     few = len(free) // 2 if numbers.closed and D.size and D.min() > 0 else -1
-    nothing = np.empty((0, 0, 0), dtype)
-    return Quadratics(
-        passes.lines(F, free), *lines, (l1 / c).astype(dtype), lo, hi, len(free), few, numbers.closed, nothing
-    )
+    D, q = (passes.lines(np.asarray(one, dtype)) for one in (D, q))
+    A, l1 = np.empty((0, 0, 0), dtype), (l1 / c).astype(dtype)
+    return Quadratics(passes.lines(F, free), D, q, l1, lo, hi, len(free), few, numbers.closed, A)
 
 
 def _fit(
