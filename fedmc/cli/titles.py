@@ -12,6 +12,7 @@ import numpy as np
 from fedmc.cli.as_trained import settings_beside
 from fedmc.cli.echo import echo
 from fedmc.data import catalogue as catalogues
+from fedmc.data.addresses import without_password
 from fedmc.data.feature_rows import Features
 from fedmc.data.features import only_titles, open_table
 from fedmc.errors import FedmcError, InputError, quoted
@@ -22,7 +23,7 @@ from fedmc.model.titles import words_of
 SHOWN = 10  # items that a title in question could mean
 
 
-def with_titles(fitted: Model, table: Path | None, place: Path, tell: bool = True) -> Model:
+def with_titles(fitted: Model, table: str | None, place: Path, tell: bool = True) -> Model:
     """The model with the titles of a table or, if it has none, of the table of its run or the catalogue of its node.
 
     `place` is the run folder, the model's file or the node's folder.
@@ -34,7 +35,7 @@ def with_titles(fitted: Model, table: Path | None, place: Path, tell: bool = Tru
         return fitted
     found = titled(fitted, only_titles(open_table(table, "item")))
     if found.titles is None and tell:
-        echo(f"{table} has no titles of the model's items (a column called title or name)", err=True)
+        echo(f"{without_password(table)} has no titles of the model's items (a column called title or name)", err=True)
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fedmc.data.addresses import check_address, is_stored, scrubbed, without_password
 from fedmc.data.readers.files import File, Place
-from fedmc.errors import DataError, require
+from fedmc.errors import DataError, quoted, require
 
 CONNECT, ANSWER, TRIES = 5, 10, 2  # seconds, seconds without a byte, and how often S3 is tried
 RETRY = 15  # seconds in which Google's storage is tried again
@@ -50,8 +50,7 @@ def place_of(address: str) -> Place:
         about = system.get_file_info(path)
         if about.is_file:
             return Place(shown, [_file(system, about, shown)], False)
-        selected = _listing(system, path) if str(about.type) != "FileType.NotFound" else []
-        found = sorted((one for one in selected if one.is_file and one.size), key=lambda one: str(one.path))
+        found = sorted((one for one in _listing(system, path) if one.is_file and one.size), key=lambda one: one.path)
         require(bool(found), f"there is no object or folder {shown}: check bucket, name and region", DataError)
         base = shown.rstrip("/")
         files = [_file(system, one, f"{base}{one.path.removeprefix(path.rstrip('/'))}") for one in found]
@@ -102,7 +101,7 @@ def _opened(address: str) -> tuple[Any, str]:
 def _s3(fs: Any, bucket: str, user: tuple[str | None, str | None], options: Mapping[str, str]) -> Any:
     """S3 with short time limits. The region of a bucket at AWS is looked up unless it is given."""
     other = [name for name in options if name not in S3_OPTIONS]
-    require(not other, f"s3:// has no option {other[:1]}: there are {', '.join(S3_OPTIONS)}")
+    require(not other, f"s3:// has no option {quoted(other[:1])[1:-1]}: there are {', '.join(S3_OPTIONS)}", DataError)
     endpoint = options.get("endpoint_override") or next(filter(None, map(os.environ.get, ENDPOINTS)), None)
     region = options.get("region") or next(filter(None, map(os.environ.get, REGIONS)), None)
     if region is None and endpoint is None:
@@ -117,14 +116,14 @@ def _s3(fs: Any, bucket: str, user: tuple[str | None, str | None], options: Mapp
 
 def _is_true(word: str) -> bool:
     known = word.lower() in TRUE + FALSE
-    require(known, f"anonymous must be true or false, got {word!r}")
+    require(known, f"anonymous must be true or false, got {quoted(word)}", DataError)
     return word.lower() in TRUE
 
 
 def _listing(system: Any, path: str) -> list[Any]:
     from pyarrow import fs
 
-    return list(system.get_file_info(fs.FileSelector(path, recursive=True)))
+    return list(system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True)))
 
 
 def _file(system: Any, about: Any, name: str) -> File:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scipy import sparse
 
 from fedmc.algorithms.state import State
-from fedmc.data.addresses import present
+from fedmc.data.addresses import present, without_password
 from fedmc.data.feedback import default_confidence
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, load_table, read_parts, write_prepared
@@ -127,8 +127,7 @@ def read_at(config: NodeConfig) -> float | None:
 
 def source_words(config: NodeConfig) -> str:
     """The ratings' source: a path if it is there, else as it is written, such as an address."""
-    source = source_of(config)
-    return str(source) if present(source) else config.source
+    return _words(config, config.source)
 
 
 def _files(config: NodeConfig) -> list[Path]:
@@ -145,6 +144,11 @@ def source_of(config: NodeConfig) -> Path:
 def _located(config: NodeConfig, path: str) -> Path:
     inside = config.folder / path
     return inside if present(inside) else Path(path)
+
+
+def _words(config: NodeConfig, source: str) -> str:
+    path = _located(config, source)
+    return str(path) if present(path) else source
 
 
 def ratings_hash(prepared: Path) -> str:
@@ -164,7 +168,7 @@ def _prepare(
     """
     again = is_prepared(config.path(SHARD)) and changed_source.same_split(config, now)
     columns = tuple(config.columns.split(",")) if config.columns else None
-    files = {name: None if file is None else _located(config, file) for name, file in _side_files(config).items()}
+    files = {name: None if file is None else _words(config, file) for name, file in _side_files(config).items()}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
@@ -186,7 +190,11 @@ def _table(plan: Plan) -> tuple[Ratings, tuple[str, ...]]:
         found = understand(plan)
         seen = f"they look like events, not ratings ({found.what.reason})"
         cure = 'for runs on events, enter feedback = "implicit" under [ratings] of config.toml'
-        require(found.ratings is not None, f"{plan.source} cannot be read as ratings, {seen}: {cure}", DataError)
+        require(
+            found.ratings is not None,
+            f"{without_password(plan.source)} cannot be read as ratings, {seen}: {cure}",
+            DataError,
+        )
         assert found.ratings is not None
         return found.ratings, () if found.what.kind == "ratings" else (f"ratings: {seen}; {cure}",)
     amounts = load_table(plan)
