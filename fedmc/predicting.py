@@ -12,6 +12,7 @@ from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
 from fedmc.data.given import scaled
 from fedmc.data.ratings import Ratings, batch_of
+from fedmc.data.readers.columnar import collected
 from fedmc.data.rows import Columns, rows_given, values_given
 from fedmc.exporting import export
 from fedmc.model import Model, anyone
@@ -62,6 +63,7 @@ class Predicting(Parameters):
         """
         model = self._model()
         if items is None:
+            users = collected(users)
             self._note_columns(users)
             users, items = rows_given(users, self.columns)
             if unknown is None and not return_std:
@@ -122,6 +124,7 @@ class Predicting(Parameters):
             table = self._table(X).columns()
             users, items, y = table["user"], table["item"], table["rating"]
         else:
+            X = collected(X)
             self._note_columns(X, y)
             (users, items), y = rows_given(X, self.columns), values_given(y)
         errors = anyone.predict(model, users, items) - batch_of(users, items, y).ratings

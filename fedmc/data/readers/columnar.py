@@ -29,6 +29,19 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
+@runtime_checkable
+class Lazy(Protocol):
+    """A table that is yet to be computed: a polars LazyFrame."""
+
+    def collect_schema(self) -> object: ...
+    def collect(self) -> object: ...
+
+
+def collected(table: object) -> object:
+    """The table, computed if it is a lazy one."""
+    return table.collect() if isinstance(table, Lazy) else table
+
+
 def is_columnar(head: bytes) -> bool:
     """Whether a file that begins so is a Parquet or Feather file."""
     return head.startswith((PARQUET, FEATHER))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fedmc.data.builder import Batch, Coded, Ids
 from fedmc.data.forms import Wide
-from fedmc.data.readers.columnar import ArrowStream, is_columnar, is_number, opened, stream_of
+from fedmc.data.readers.columnar import ArrowStream, collected, is_columnar, is_number, opened, stream_of
 from fedmc.data.readers.columns import Dictionaries, ids, strings
 from fedmc.data.readers.files import File
 from fedmc.data.readers.shapes import INDEX, ROWS, Sample, listed, stand_in
@@ -134,6 +134,7 @@ def _batches(file: File, rows: int) -> Iterator[pa.RecordBatch]:
 
 def of_object(X: object, wide: Wide) -> Matrix:
     """The wide matrix in a DataFrame or a 2-D array; rows without names, and columns of an array, count from 0."""
+    X = collected(X)
     if isinstance(X, ArrowStream):
         reader = stream_of(X)
         return _of_batches(reader.schema, reader, wide, "the table", (None, 0))
