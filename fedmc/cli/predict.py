@@ -24,11 +24,14 @@ from fedmc.model.ids import Unknown
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 PairsFile = Annotated[
     str | None,
-    typer.Option(help="A CSV file of user,item pairs instead; with --out also a Parquet file.", metavar="FILE"),
+    typer.Option(help="A CSV file of user,item pairs instead; with --out also Parquet or Feather.", metavar="FILE"),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="With --pairs: a .parquet, .csv or .tsv file to write instead of printing.", metavar="FILE"),
+    typer.Option(
+        help="With --pairs: a .parquet, .feather, .csv, .tsv or .jsonl file to write instead of printing.",
+        metavar="FILE",
+    ),
 ]
 Std = Annotated[bool, typer.Option("--std", help="Also print each rating's standard deviation (Bayesian models).")]
 
