@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.builder import Batch, Duplicates, Merge, build
+from fedmc.data.describing import html_of
 from fedmc.data.forms import Wide
 from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
 from fedmc.data.readers import from_arrow
@@ -36,6 +37,9 @@ class Ratings:
 
     def __repr__(self) -> str:
         return f"Ratings({len(self.users):,} users x {len(self.items):,} items, {len(self):,} ratings)"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     @classmethod
     def from_arrays(
