@@ -18,8 +18,8 @@ UpdateName = Literal["linearised", "exact", "curvature"]
 Source = Annotated[
     str,
     Argument(
-        help="Ratings or events: a file, folder, archive, database URL, named or prepared data set, `demo`, or "
-        "like:ml-1m for synthetic ones."
+        help="Ratings or events: a file, folder, archive, address of a database or of object storage (s3://, gs://), "
+        "named or prepared data set, `demo`, or like:ml-1m for synthetic ones."
     ),
 ]
 Columns = Annotated[

@@ -16,6 +16,8 @@ from fedmc.data.addresses import without_password
 from fedmc.data.feature_rows import Features
 from fedmc.data.features import only_titles, open_table
 from fedmc.errors import FedmcError, InputError, quoted
+from fedmc.federation.node.files import own_titles
+from fedmc.federation.setup.layout import load_node
 from fedmc.model import Model, find_ids
 from fedmc.model.given import titled
 from fedmc.model.titles import words_of
@@ -44,7 +46,11 @@ def _table_at(place: Path) -> Features | None:
     if table is not None:
         return only_titles(open_table(table, "item"))
     path = place / "catalogue.json"
-    return catalogues.load(path).features if path.is_file() else None
+    if not path.is_file():
+        return None
+    shared = catalogues.load(path).features
+    own = None if shared is not None and shared.titles is not None else own_titles(load_node(place))
+    return shared if own is None else own
 
 
 def table_of_run(place: Path) -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scipy import sparse
 
 from fedmc.algorithms.state import State
-from fedmc.data.addresses import present, without_password
+from fedmc.data.addresses import without_password
 from fedmc.data.feedback import default_confidence
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, load_table, read_parts, write_prepared
@@ -25,6 +25,7 @@ from fedmc.errors import DataError, require
 from fedmc.federation.news import News
 from fedmc.federation.node import consents, forgotten, models, withdrawing
 from fedmc.federation.node import source as changed_source
+from fedmc.federation.node.files import known_titles, located, words
 from fedmc.federation.node.growth import widened
 from fedmc.federation.node.memberships import Own
 from fedmc.federation.node.node import Node
@@ -35,7 +36,7 @@ from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
-from fedmc.model import Model, titles
+from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
 from fedmc.training.calibration import finished, rating_range
@@ -73,7 +74,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     if own:
         kept, now = config.path(SHARD), changed_source.found(config, _files(config))
         if reread or not is_prepared(kept):
-            report, notes = _prepare(config, kept, source_words(config), now)
+            report, notes = _prepare(config, kept, sourcewords(config), now)
             changed_source.remember(config, now)
         elif changed := changed_source.changes(config, now):
             notes = (f"{', '.join(changed)} changed since the data were read for runs: {REFRESH} takes the new data",)
@@ -107,7 +108,7 @@ def read_now(config: NodeConfig) -> Prepared | None:
         return None
     with TemporaryDirectory(dir=config.folder, prefix="check-") as folder:
         fresh = Path(folder) / SHARD
-        _prepare(config, fresh, source_words(config), changed_source.found(config, _files(config)))
+        _prepare(config, fresh, sourcewords(config), changed_source.found(config, _files(config)))
         return None if ratings_hash(fresh) == ratings_hash(kept) else open_prepared(fresh)
 
 
@@ -125,30 +126,20 @@ def read_at(config: NodeConfig) -> float | None:
     return manifest.stat().st_mtime if manifest.is_file() else None
 
 
-def source_words(config: NodeConfig) -> str:
+def sourcewords(config: NodeConfig) -> str:
     """The ratings' source: a path if it is there, else as it is written, such as an address."""
-    return _words(config, config.source)
+    return words(config, config.source)
 
 
 def _files(config: NodeConfig) -> list[Path]:
     """The files of ratings, features and events."""
-    side = [_located(config, file) for file in _side_files(config).values() if file is not None]
+    side = [located(config, file) for file in _side_files(config).values() if file is not None]
     return [source_of(config), *side]
 
 
 def source_of(config: NodeConfig) -> Path:
     """The ratings' source as a path: relative to the folder if it is there, else as it is written."""
-    return _located(config, config.source)
-
-
-def _located(config: NodeConfig, path: str) -> Path:
-    inside = config.folder / path
-    return inside if present(inside) else Path(path)
-
-
-def _words(config: NodeConfig, source: str) -> str:
-    path = _located(config, source)
-    return str(path) if present(path) else source
+    return located(config, config.source)
 
 
 def ratings_hash(prepared: Path) -> str:
@@ -168,7 +159,7 @@ def _prepare(
     """
     again = is_prepared(config.path(SHARD)) and changed_source.same_split(config, now)
     columns = tuple(config.columns.split(",")) if config.columns else None
-    files = {name: None if file is None else _words(config, file) for name, file in _side_files(config).items()}
+    files = {name: None if file is None else words(config, file) for name, file in _side_files(config).items()}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
@@ -254,10 +245,11 @@ def make_node(
 ) -> Node:
     """The node of an opened folder. At the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
+    known = known_titles(config, opened.prepared.catalogue)
 
     def on_finish(request: Request, U: Array, state: State | None) -> None:
         broadcast, catalogue = request.broadcast, opened.prepared.catalogue
-        items, known = catalogue.items, titles.of_items(catalogue.items, catalogue.features)
+        items = catalogue.items
         seen: sparse.csr_array = shard.pattern()
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
