@@ -528,9 +528,10 @@ def test_an_own_table_of_titles_where_the_catalogue_has_none(copied):
     assert both.title_of([3, 99]).tolist() == ["Film 3", "New"]  # those of the catalogue come first
     assert both.V.tobytes() == plain.V.tobytes()
     configure(copied / "north", 'items = "nowhere.csv"\n', {})
-    done = fedmc("node", "start", copied / "north")
-    assert done.returncode == 2
-    assert "there is no file nowhere.csv" in done.stderr
+    for command in ("check", "start"):
+        done = fedmc("node", command, copied / "north")
+        assert done.returncode == 2
+        assert "there is no file nowhere.csv" in done.stderr
 
 
 def test_own_titles_of_a_catalogue_without_a_table(copied, tmp_path):

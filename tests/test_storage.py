@@ -260,3 +260,17 @@ def test_text_tables_of_one_name_are_parts(tmp_path):
     for name in ("u1.base", "u2.base"):
         (folder / name).write_text("1,1,3\n" if name == "u1.base" else "2,1,3\n1,1,4\n")
     assert len(read_source(folder)) == 2  # the larger one alone, as of MovieLens 100K
+
+
+@pytest.mark.parametrize("feedback", [(), ("--feedback", "implicit")])
+def test_a_storage_that_fails_is_asked_once(monkeypatch, tmp_path, feedback):
+    asked = []
+
+    def fails(address):
+        asked.append(address)
+        raise OSError("AWS Error NETWORK_CONNECTION during HeadObject operation")
+
+    monkeypatch.setattr(storage, "_opened", fails)
+    done = fedmc("train", "s3://shop/x.csv", "--out", tmp_path / "no", *feedback)
+    assert (done.returncode, len(asked)) == (2, 1)
+    assert "the storage does not answer" in done.stderr

@@ -42,6 +42,10 @@ KEYS = {
 Rows = TypeVar("Rows")
 
 
+class StorageError(DataError):
+    """A storage that does not answer, or refuses; asking again would take as long."""
+
+
 def place_of(address: str) -> Place:
     """The object at an address, or all objects below it."""
     with reading(address):
@@ -67,7 +71,7 @@ def reading(source: object) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, NotImplementedError) as error:
-        raise DataError(f"{_shown(address)} cannot be read: {_cure(address, str(error))}") from None
+        raise StorageError(f"{_shown(address)} cannot be read: {_cure(address, str(error))}") from None
 
 
 def guarded(source: object, rows: Iterable[Rows]) -> Iterator[Rows]:

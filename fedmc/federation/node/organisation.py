@@ -55,6 +55,7 @@ class Opened(NamedTuple):
     report: str | None
     trust: Trust
     notes: tuple[str, ...] = ()  # about features and events
+    titles: Array | None = None  # of the items
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
@@ -95,7 +96,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     forgotten.check_none_in(config, prepared.ids[0], source, own)
     if own:
         notes += _unread(config, prepared.shards[0])
-    return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
+    return Opened(prepared, ratings_hash(source), pair, report, trust, notes, known_titles(config, catalogue))
 
 
 def read_now(config: NodeConfig) -> Prepared | None:
@@ -245,7 +246,6 @@ def make_node(
 ) -> Node:
     """The node of an opened folder. At the end of a run it writes the organisation's model."""
     shard, users = opened.prepared.shards[0], opened.prepared.ids[0]
-    known = known_titles(config, opened.prepared.catalogue)
 
     def on_finish(request: Request, U: Array, state: State | None) -> None:
         broadcast, catalogue = request.broadcast, opened.prepared.catalogue
@@ -254,7 +254,7 @@ def make_node(
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         U, posterior = finished([shard], [state], broadcast, U)
-        model = Model(items, broadcast.V, users, U, seen, *about, posterior, known)
+        model = Model(items, broadcast.V, users, U, seen, *about, posterior, opened.titles)
         rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
         models.keep(config, request.run, model, rated)
 
