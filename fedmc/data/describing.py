@@ -33,7 +33,7 @@ def html_of(ratings: Table) -> str:
     facts: dict[str, object] = {"users": users, "items": items, "ratings": count}
     if count:
         values = ratings.matrix.data
-        facts["known"] = f"{_percent(count / (users * items))} of all pairs"
+        facts["known"] = f"{100 * count / (users * items):.2g} % of all pairs"
         facts["values"] = f"{values.min():g} to {values.max():g}, mean {values.mean(dtype=np.float64):.4g}"
     if ratings.times is not None and count:
         first, last = (np.datetime64(int(one), "s").astype("datetime64[D]") for one in _ends(ratings.times))
@@ -55,7 +55,3 @@ def _first(ratings: Table) -> tuple[list[str], list[tuple[object, ...]]]:
         columns.append("time")
         parts.append(ratings.times[: len(rows)].astype("datetime64[s]"))
     return columns, list(islice(zip(*(part.tolist() for part in parts), strict=True), FIRST))
-
-
-def _percent(share: float) -> str:
-    return f"{share:.2g}".replace("e", " x 10^") if share < 1e-6 else f"{100 * share:.2g} %"
