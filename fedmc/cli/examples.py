@@ -14,6 +14,7 @@ Examples = tuple[tuple[str, str], ...]
 TRAINING: dict[str, Examples] = {
     "train": (
         ("Ratings from a CSV file, over 20 simulated clients", "train ratings.csv --clients 20 --out run"),
+        ("Parts of a table in object storage, with titles", "train s3://shop/ratings/ --items s3://shop/films.csv"),
         ("Purchases, clicks or plays", "train events.csv --feedback implicit --out shop"),
         ("Go on from an earlier run with new ratings", "train february.csv --from run --out next"),
     ),
@@ -62,6 +63,10 @@ USING: dict[str, Examples] = {
     "similar": (
         ("The five items most like item 260", "similar run 260 -n 5"),
         ("Of one category, by the table of items", "similar run 260 --items films.csv --category genres=Drama"),
+    ),
+    "find": (
+        ("Films whose titles have these words", "find run toy story"),
+        ("With titles from a table of the items", "find run star wars --items films.csv -n 3"),
     ),
     "explain": (
         ("What moved the prediction of item 260 for user 15", "explain run 15 260"),
