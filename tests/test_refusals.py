@@ -36,8 +36,8 @@ def model():
         ({"clients": 9}, r"more clients \(9\) than users \(3\)"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**70}, "seed must be at most 9223372036854775807"),
-        ({"privacy": 3}, "privacy must be a mode or its name, got 3"),
-        ({"privacy": None}, "privacy must be a mode or its name, got None"),
+        ({"privacy": 3}, "privacy must be a mode or a name, got 3"),
+        ({"privacy": None}, "privacy must be a mode or a name, got None"),
     ],
 )
 def test_parameters(parameters, message):
