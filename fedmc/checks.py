@@ -44,6 +44,9 @@ def check(params: Mapping[str, object]) -> None:
     if params["confidence"] is not None:
         text("confidence", params["confidence"])
     check_columns(params["columns"])
+    privacy = params["privacy"]
+    named = isinstance(privacy, str) or hasattr(privacy, "mode")
+    require(named, lambda: f"privacy must be a mode or a name, got {quoted(privacy)}: the default is 'plain'")
     _check_verbose(params["verbose"])
     callbacks(cast(OnRound, params["on_round"]))
 

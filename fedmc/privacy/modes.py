@@ -15,11 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fedmc.errors import InputError, quoted, require, unknown
+from fedmc.errors import InputError, require, unknown
 from fedmc.privacy.dp import bounds
 from fedmc.privacy.dp.several import sentence
 from fedmc.privacy.protocol import (
-    ALL_TASKS, DEFAULT_ACTIVE, DP_ROUNDS, MIN_COHORT, MODES, ROUNDS, ModeName, Privacy, Setting, Word,
+    ALL_TASKS,
+    DEFAULT_ACTIVE,
+    DP_ROUNDS,
+    MIN_COHORT,
+    MODES,
+    ROUNDS,
+    ModeName,
+    Privacy,
+    Setting,
+    Word,
 )  # fmt: skip
 from fedmc.privacy.secagg.rules import SMALLEST_COHORT, colluders, promise
 from fedmc.types import MAX_CLIENTS, number, whole
@@ -246,7 +255,6 @@ def parse(mode: str, words: Mapping[str, object]) -> Privacy:
 
 def as_privacy(given: str | Privacy) -> Privacy:
     """The mode of this name, or the mode itself."""
-    require(isinstance(given, str) or hasattr(given, "mode"), f"privacy must be a mode or a name, got {quoted(given)}")
     return parse(given, {}) if isinstance(given, str) else given
 
 
