@@ -229,7 +229,6 @@ def _privacy(words: dict[str, object], before: Privacy) -> Privacy:
     numbers = {name: words.pop(name) for name in modes.WORDS if name in words}
     if given is None or isinstance(given, str):
         return modes.changed(before, numbers | ({} if given is None else {"privacy": given}))
-    require(hasattr(given, "mode"), lambda: f"privacy must be a mode or a name, got {quoted(given)}")
     return cast(Privacy, given)
 
 
