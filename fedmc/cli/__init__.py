@@ -23,6 +23,7 @@ CATALOGUE = {
 }
 DATA = {
     "list": Entry("fedmc.cli.data:list_sets", "List the public data sets."),
+    "serve": Entry("fedmc.cli.serve:serve", "Serve a model over HTTP."),
     "info": Entry("fedmc.cli.data:info", "Show origin, size and licence of a data set."),
     "get": Entry("fedmc.cli.data:get", "Download a data set."),
     "synth": Entry("fedmc.cli.data:synth", "Generate synthetic ratings."),
@@ -63,6 +64,7 @@ NODE = {
     "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
     "find": Entry("fedmc.cli.find:find_at_node", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
+    "serve": Entry("fedmc.cli.serve:serve_at_node", "Serve the model to the organisation's own programs."),
     "export": Entry("fedmc.cli.exporting:export_at_node", "Write the model and own users for other programs."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
@@ -80,6 +82,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "find": Entry("fedmc.cli.find:find", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "export": Entry("fedmc.cli.exporting:export", "Write a model for other programs: Parquet, NumPy, FAISS, ONNX."),
+    "serve": Entry("fedmc.cli.serve:serve", "Serve a model over HTTP."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
     "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),

@@ -10,7 +10,6 @@ GET /runs/NAME/report.html   a run's report, if there is one; needs the token, o
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import socket
@@ -25,7 +24,9 @@ from fedmc.errors import InputError, reason
 from fedmc.federation.pages import token as tokens
 from fedmc.federation.pages.document import Document
 from fedmc.federation.pages.feed import Feed, View
-from fedmc.federation.pages.http import NOTHING, Exchange, Limits, Refusal, Request
+from fedmc.federation.pages.http import Exchange, Limits, Refusal, Request
+from fedmc.web.headers import NOTHING
+from fedmc.web.hosts import host_of, is_loopback
 
 LOOPBACK = "127.0.0.1"
 LIMITS = Limits()
@@ -198,16 +199,9 @@ class Pages:
 
     def _check_host(self, request: Request) -> None:
         """A name that leads here only by an attacker's DNS is refused; any port, since it may be forwarded."""
-        name = re.sub(r":[0-9]{1,5}$", "", request.headers.get("host", "")).lower()
+        name = host_of(request.headers.get("host", ""))
         if name not in ("localhost", self.host.lower()) and not is_loopback(name):
             raise Refusal(421)
-
-
-def is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _content(path: Path) -> bytes | None:
