@@ -68,7 +68,10 @@ def make(holder: Holder, parts: Parts) -> ASGIApp:
     )  # fmt: skip
 
     async def answer(function: Callable[[Served, A], R], ask: A) -> R:
-        return await asyncio.get_running_loop().run_in_executor(pool, function, holder.current, ask)
+        served = holder.current
+        if answers.is_quick(served, ask):
+            return function(served, ask)
+        return await asyncio.get_running_loop().run_in_executor(pool, function, served, ask)
 
     _add_endpoints(app, answer)
     _add_pages(app, holder)

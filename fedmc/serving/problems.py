@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, cast
 
 from pydantic_core import ErrorDetails
@@ -20,10 +19,14 @@ STATUS: dict[Code, int] = {
 }  # fmt: skip
 CODES: dict[int, Code] = {status: code for code, status in reversed(STATUS.items())}
 MORE: dict[Code, dict[str, str]] = {"unauthorized": {"www-authenticate": "Bearer"}, "too_busy": {"retry-after": "1"}}
+FIXED: dict[Code, str] = {
+    "not_found": "there is nothing at this address: see / for the endpoints",
+    "method_not_allowed": "this address takes another method: see the header Allow",
+    "bad_request": "the body cannot be read: send JSON in UTF-8, not nested deeply",
+}
 SHOWN = 10  # places of one request
 OF_ID = ("constrained-int", "constrained-str")  # pydantic's names of the two kinds of ids
 AN_ID = f"must be a whole number of 64 bits or a text of 1 to {schema.MAX_ID:,} characters"
-NO_INPUT = ("missing", "json_invalid")  # errors that have no value to show
 
 
 def problem(code: Code, message: str, places: Sequence[Place] = (), more: Mapping[str, str] | None = None) -> Response:
@@ -35,14 +38,14 @@ def problem(code: Code, message: str, places: Sequence[Place] = (), more: Mappin
 def of_status(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
     """A refusal of the framework, such as 404."""
     code = CODES.get(status, "bad_request")
-    return problem(code, message or HTTPStatus(STATUS[code]).phrase, (), more)
+    return problem(code, FIXED.get(code, message), (), more)
 
 
 def of_validation(errors: Sequence[Any]) -> Response:
     """The first places that a schema refuses."""
     found: dict[str, str] = {}
     for error in cast(Sequence[ErrorDetails], errors):
-        where = where_of(error["loc"])
+        where = "body" if error["type"] == "json_invalid" else where_of(error["loc"])
         if where not in found and len(found) < SHOWN:
             found[where] = _message(error)
     places = [Place(where=printable(where), message=printable(message)) for where, message in found.items()]
@@ -65,4 +68,4 @@ def _message(error: ErrorDetails) -> str:
         return "is unknown: leave it out, or see / for the names"
     said = error["msg"].removeprefix("Input ").removeprefix("should ")
     said = {"Field required": "is missing"}.get(said, f"should {said}" if said[:1].islower() else said)
-    return said if error["type"] in NO_INPUT else f"{said}, got {quoted(error['input'])}"
+    return said if error["type"] == "missing" else f"{said}, got {quoted(error['input'])}"

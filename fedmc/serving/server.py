@@ -14,6 +14,7 @@ from fedmc.errors import InputError, require
 from fedmc.serving.api import Parts, make
 from fedmc.serving.connection import Connection
 from fedmc.serving.holder import Holder
+from fedmc.web import listening
 from fedmc.web.hosts import is_loopback
 
 BACKLOG = 2048
@@ -45,9 +46,8 @@ def check_binding(binding: Binding, remote: bool, token: bool) -> None:
 
 
 def listen(binding: Binding) -> socket.socket:
-    family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
     try:
-        return socket.create_server((binding.host, binding.port), family=family, backlog=BACKLOG)
+        return listening.listen(binding.host, binding.port, BACKLOG)
     except (OSError, OverflowError) as error:
         at = f"{binding.host}:{binding.port}"
         raise InputError(f"cannot listen on {at}: {error}; choose another with --port (0: any)") from None

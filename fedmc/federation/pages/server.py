@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import aclosing, suppress
@@ -27,6 +26,7 @@ from fedmc.federation.pages.feed import Feed, View
 from fedmc.federation.pages.http import Exchange, Limits, Refusal, Request
 from fedmc.web.headers import NOTHING
 from fedmc.web.hosts import host_of, is_loopback
+from fedmc.web.listening import listen
 
 LOOPBACK = "127.0.0.1"
 LIMITS = Limits()
@@ -72,8 +72,7 @@ class Pages:
     def start(self) -> str:
         """Listen; returns the address."""
         try:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            self._listener = socket.create_server((self.host, self.port), family=family, backlog=256)
+            self._listener = listen(self.host, self.port, 256)
         except (OSError, OverflowError) as error:
             cure = "choose another with --page PORT or page_port in config.toml, or --no-page"
             raise InputError(f"the page cannot listen on {self.host}:{self.port}: {error}; {cure}") from None
