@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 from fedmc import FedMC, Ratings
-from fedmc.serving import schema
+from fedmc.serving import answers, schema
 from fedmc.serving.guard import Access, Limits
 from tests.conftest import planted
 from tests.serving_world import HOST, TOKEN, Direct, Sent, event_model, get, holder_of, post, titled_model
@@ -341,13 +341,28 @@ def test_sizes_and_numbers_are_bounded(model, tmp_path):
     api.close()
 
 
-def test_an_error_of_ours_is_logged_and_says_nothing(model, tmp_path, caplog):
+@pytest.mark.parametrize("quick", [True, False])
+def test_an_error_of_ours_is_logged_and_says_nothing(model, tmp_path, caplog, monkeypatch, quick):
     holder = holder_of(model, tmp_path / "model.npz")
     api = Direct(holder)
+    monkeypatch.setattr(answers, "is_quick", lambda served, ask: quick)
     holder.current = holder.current._replace(model=replace(model, users=None))
-    refused(api.post("/v1/recommend", {"user": 7}), 500, "internal", "log")
+    refused(api.post("/v1/recommend", {"user": 7}), 500, "internal", "see the server's log")
     assert "a request failed" in caplog.text
     api.close()
+
+
+def test_what_takes_long_is_answered_in_another_thread(api, model, monkeypatch):
+    quick = schema.Recommend(user=7)
+    served = answers.Served(model, "x", "x", 0.0)
+    assert answers.is_quick(served, quick)
+    for ask in (quick.model_copy(update={"cautious": True}), schema.FoldIn(ratings=[schema.Rating(item=1, rating=1)])):
+        assert not answers.is_quick(served, ask)
+    big = replace(model, V=np.zeros((answers.QUICK, 5)))
+    assert not answers.is_quick(served._replace(model=big), quick)
+    here = good(api.post("/v1/recommend", {"user": 7}))
+    monkeypatch.setattr(answers, "is_quick", lambda served, ask: False)
+    assert good(api.post("/v1/recommend", {"user": 7})) == here
 
 
 # The description.

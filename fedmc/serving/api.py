@@ -143,6 +143,10 @@ def _add_refusals(app: FastAPI) -> None:
     async def refuse_numbers(request: Request, error: np.linalg.LinAlgError) -> Response:
         return problems.problem("invalid", "these numbers have no solution: send ratings of a moderate size")
 
+    @app.exception_handler(Exception)
+    async def fail(request: Request, error: Exception) -> Response:
+        return problems.problem("internal", "the request failed: see the server's log")
+
     @app.exception_handler(HTTPException)
     async def refuse_request(request: Request, error: HTTPException) -> Response:
         return problems.of_status(error.status_code, str(error.detail), error.headers)

@@ -65,9 +65,10 @@ class Guard:
             await problem(refusal.code, str(refusal))(scope, receive, outcome.send)
         except Exception:
             log.exception("a request failed")
-            if outcome.begun:
+            if not outcome.begun:
+                await problem("internal", "the request failed: see the server's log")(scope, receive, outcome.send)
+            elif not outcome.ended:
                 raise
-            await problem("internal", "the request failed: see the server's log")(scope, receive, outcome.send)
 
     def _check(self, scope: Scope) -> None:
         names = Counter(name for name, _ in scope["headers"])
@@ -125,7 +126,7 @@ class _Outcome:
     """Sends an answer with the headers that every answer has."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.begun = send, False
+        self._send, self.begun, self.ended = send, False, False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -134,6 +135,7 @@ class _Outcome:
             if not any(name == POLICY for name, _ in own):
                 own.append((POLICY, NOTHING.encode()))
             message = {**message, "headers": own}
+        self.ended = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
 
 

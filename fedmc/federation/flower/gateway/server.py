@@ -198,7 +198,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     made = []
     for *_, address in dict.fromkeys(found):
         try:
-            listener = listen(address[0], address[1], BACKLOG)
+            listener = listen(str(address[0]), int(address[1]), BACKLOG)
         except OSError as error:
             raise InputError(f"cannot listen on {host}:{port} (bind and port in config.toml): {error}") from None
         listener.setblocking(False)
