@@ -267,8 +267,7 @@ def test_values_out_of_bounds(api, path, body, where, said):
 )  # fmt: skip
 def test_bodies_that_are_no_json(api, body):
     got = api.post("/v1/recommend", body)
-    assert got.status in (400, 422), got.body
-    assert got.json["message"]
+    refused(got, 422, "invalid", "JSON" if b"1e400" not in body and b"Inf" not in body else "user")
 
 
 def test_wrong_numbers_are_told_at_ten_places_at_most(api):

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from fedmc.serving import connection
+from fedmc.serving import connection, server
 from fedmc.serving.guard import Limits
 from fedmc.serving.schema import Problem
 from tests import mutations
@@ -105,8 +105,9 @@ def statuses(port, content):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Requests that never end are cut soon."""
+    """Requests that never end are cut soon, and so are connections without a further one."""
     monkeypatch.setattr(connection, "HEADER", 0.3)
+    monkeypatch.setattr(server, "IDLE", 0.3)
     return Limits(arrive=0.3)
 
 

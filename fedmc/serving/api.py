@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -23,6 +22,7 @@ from fedmc.serving.about import health_of
 from fedmc.serving.answers import Served, Unanswerable
 from fedmc.serving.guard import OPEN, Access, Guard, Limits
 from fedmc.serving.holder import Holder
+from fedmc.serving.route import JsonRoute
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -73,6 +73,7 @@ def make(holder: Holder, parts: Parts) -> ASGIApp:
             return function(served, ask)
         return await asyncio.get_running_loop().run_in_executor(pool, function, served, ask)
 
+    app.router.route_class = JsonRoute
     _add_endpoints(app, answer)
     _add_pages(app, holder)
     _add_refusals(app)
@@ -80,34 +81,34 @@ def make(holder: Holder, parts: Parts) -> ASGIApp:
 
 
 def _add_endpoints(app: FastAPI, answer: Answering) -> None:
-    @app.post("/v1/recommend", response_model_exclude_none=True)
+    @app.post("/v1/recommend")
     async def recommend(ask: schema.Recommend) -> schema.Recommended:
         """The best items of a user whom the model knows."""
         return await answer(answers.recommend, ask)
 
-    @app.post("/v1/predict", response_model_exclude_none=True)
+    @app.post("/v1/predict")
     async def predict(ask: schema.Predict) -> schema.Predicted:
         """Ratings of (user, item) pairs, with intervals that hold them with a given probability."""
         return await answer(answers.predict, ask)
 
-    @app.post("/v1/fold-in", response_model_exclude_none=True)
+    @app.post("/v1/fold-in")
     async def fold_in(ask: schema.FoldIn) -> schema.FoldedIn:
         """Recommendations and predictions for a visitor, from ratings or events. Nothing is kept."""
         return await answer(answers.fold_in, ask)
 
-    @app.post("/v1/similar", response_model_exclude_none=True)
+    @app.post("/v1/similar")
     async def similar(ask: schema.Similar) -> schema.SimilarItems:
         """The items that are most similar to an item, with the cosines of their factors as scores."""
         return await answer(answers.similar, ask)
 
-    @app.post("/v1/find", response_model_exclude_none=True)
+    @app.post("/v1/find")
     async def find(ask: schema.Find) -> schema.FoundItems:
         """Items by words of their titles."""
         return await answer(answers.find, ask)
 
 
 def _add_pages(app: FastAPI, holder: Holder) -> None:
-    @app.get("/v1/health", response_model_exclude_none=True)
+    @app.get("/v1/health")
     async def health() -> schema.Health:
         """Whether the server is ready, and which model answers. Needs no token."""
         return health_of(holder)
@@ -126,10 +127,6 @@ def _add_pages(app: FastAPI, holder: Holder) -> None:
 
 
 def _add_refusals(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def refuse_invalid(request: Request, error: RequestValidationError) -> Response:
-        return problems.of_validation(error.errors())
-
     @app.exception_handler(Unanswerable)
     async def refuse_unanswerable(request: Request, error: Unanswerable) -> Response:
         place = schema.Place(where=error.where, message=str(error))

@@ -28,7 +28,7 @@ log = logging.getLogger("fedmc.serve")
 class Limits:
     """What requests may take; bytes, counts and seconds."""
 
-    body: int = 2**20
+    body: int = 2**18
     requests: int = 256  # that are answered or wait at a time
     arrive: float = 10.0  # for a body
     answer: float = 30.0  # for an answer, with the wait for its turn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
@@ -22,7 +21,6 @@ MORE: dict[Code, dict[str, str]] = {"unauthorized": {"www-authenticate": "Bearer
 FIXED: dict[Code, str] = {
     "not_found": "there is nothing at this address: see / for the endpoints",
     "method_not_allowed": "this address takes another method: see the header Allow",
-    "bad_request": "the body cannot be read: send JSON in UTF-8, not nested deeply",
 }
 SHOWN = 10  # places of one request
 OF_ID = ("constrained-int", "constrained-str")  # pydantic's names of the two kinds of ids
@@ -41,11 +39,11 @@ def of_status(status: int, message: str, more: Mapping[str, str] | None = None) 
     return problem(code, FIXED.get(code, message), (), more)
 
 
-def of_validation(errors: Sequence[Any]) -> Response:
+def of_validation(errors: Sequence[ErrorDetails]) -> Response:
     """The first places that a schema refuses."""
     found: dict[str, str] = {}
-    for error in cast(Sequence[ErrorDetails], errors):
-        where = "body" if error["type"] == "json_invalid" else where_of(error["loc"])
+    for error in errors:
+        where = where_of(error["loc"])
         if where not in found and len(found) < SHOWN:
             found[where] = _message(error)
     places = [Place(where=printable(where), message=printable(message)) for where, message in found.items()]
@@ -54,7 +52,7 @@ def of_validation(errors: Sequence[Any]) -> Response:
 
 def where_of(location: Sequence[str | int]) -> str:
     """Such as pairs[3].item; "body" for the whole."""
-    parts = [one for one in location if one not in OF_ID][1:]
+    parts = [one for one in location if one not in OF_ID]
     text = "".join(f"[{one}]" if isinstance(one, int) else f".{one[: schema.MAX_TEXT]}" for one in parts)
     return text.removeprefix(".") or "body"
 
@@ -63,7 +61,7 @@ def _message(error: ErrorDetails) -> str:
     if any(one in OF_ID for one in error["loc"]):
         return f"{AN_ID}, got {quoted(error['input'])}"
     if error["type"] == "json_invalid":
-        return f"is not JSON: {error.get('ctx', {}).get('error', '')} at character {error['loc'][-1]}"
+        return f"is not JSON in UTF-8: {error.get('ctx', {}).get('error', '')}"
     if error["type"] == "extra_forbidden":
         return "is unknown: leave it out, or see / for the names"
     said = error["msg"].removeprefix("Input ").removeprefix("should ")

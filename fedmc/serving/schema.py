@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_ITEMS = 1_000  # that an answer lists
 MAX_PAIRS = 1_000  # that one request predicts
 MAX_LIST = 10_000  # ids of items to choose from or to leave out
-MAX_RATINGS = 10_000  # of a visitor
+MAX_RATINGS = 1_000  # of a visitor
 MAX_ID = 1_000  # characters of an id
 MAX_TEXT = 200  # characters of a search
 LARGEST = 1e6  # rating, or amount of an event, without its sign
