@@ -233,7 +233,7 @@ MANY = [{"user": 7, "item": 1}] * (schema.MAX_PAIRS + 1)
         ("recommend", {"user": ""}, "user", "1 to 1,000 characters, got ''"),
         ("recommend", {"user": "7\0"}, "user", "got '7\\x00'"),
         ("recommend", {"user": "x" * 1001}, "user", "1,000 characters"),
-        ("recommend", {"user": "\ud800"}, "user", "got '\\ud800'"),
+        ("recommend", {"user": "\ud800"}, "body", "not JSON in UTF-8"),
         ("recommend", {"user": 7, "exclude_seen": 1}, "exclude_seen", "got 1"),
         ("recommend", {"user": 7, "number": 5}, "number", "unknown"),
         ("recommend", {"user": 7, "only": list(range(10_001))}, "only", "at most 10000 items"),
@@ -261,7 +261,7 @@ def test_values_out_of_bounds(api, path, body, where, said):
     "body",
     [
         b"", b"{", b'{"user": 7', b"\xff\xfe\x00", b'{"user": 1e400}', b'{"user": -Infinity}', b"[" * 100_000,
-        b'{"user":' * 50_000, b'{"user": ' + b"9" * 5000 + b"}", b"nul", b'{"user": "\xff"}', b"\x00" * 50,
+        b'{"user":' * 30_000, b'{"user": ' + b"9" * 5000 + b"}", b"nul", b'{"user": "\xff"}', b"\x00" * 50,
     ],
     ids=lambda body: repr(body[:20]),
 )  # fmt: skip
