@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -106,7 +107,8 @@ def _run(path: Path, read: Callable[[], Loaded], place: Path, listening: Listeni
             notice(f"ready: {address} answers from {about} ({holder.current.hash})")
             notice(_about_token(token, file))
 
-        server.run(holder, Parts(access, on_ready=ready), binding, listener)
+        with suppress(KeyboardInterrupt):  # the usual way to stop it
+            server.run(holder, Parts(access, on_ready=ready), binding, listener)
 
 
 def _about_token(token: str | None, file: Path) -> str:

@@ -18,7 +18,6 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.timer: asyncio.TimerHandle | None = None
-        self.timed = False  # whether the timer is that of an answer
 
     @property
     def answering(self) -> bool:
@@ -27,7 +26,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start()
-        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+        there = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        others = [one for one in there if one is not self]
         if len(others) >= CONNECTIONS:
             idle = [one for one in others if not one.answering] or [self]
             min(idle, key=lambda one: one.began).transport.abort()
@@ -41,6 +41,8 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._end()  # uvicorn's own timer ends a connection that is idle
         super().on_response_complete()
+        if self.answering:  # the next request was there already
+            self._start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()

@@ -65,7 +65,7 @@ def document(found: Described) -> Document:
 <body>
 <header><h1>fedmc {escape(found["info"]["version"])}</h1>
 <p>{_marked(found["info"]["description"])} For programs: <a href="/v1/openapi.json">openapi.json</a>.</p>
-<p><label>Token <input id="token" type="password" autocomplete="off" spellcheck="false"></label>
+<p><label>Token <input id="token" autocomplete="off" spellcheck="false"></label>
 <span class="soft">It stays in this page.</span></p></header>
 <main>
 {"".join(sections)}</main>
