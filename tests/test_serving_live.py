@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -28,6 +29,7 @@ from fedmc.serving import connection, server
 from fedmc.serving.api import Parts
 from fedmc.serving.guard import Access, Limits
 from fedmc.serving.holder import hash_of
+from fedmc.serving.problems import STATUS
 from fedmc.serving.server import Binding
 from fedmc.web import token as tokens
 from fedmc.web.listening import listen
@@ -439,3 +441,26 @@ def test_where_it_may_listen():
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
         with pytest.raises(InputError, match="--remote"):
             server.check_binding(Binding(host, 0), False, True)
+
+
+@pytest.mark.slow
+def test_the_documentation(tmp_path):
+    """The block of docs/how-to/serve.md as it stands, on a free port."""
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["sh", "-e", "-c", block.replace("8000", str(port))], cwd=tmp_path, capture_output=True, text=True,
+        timeout=240, env=os.environ | {"PATH": path, "no_proxy": "127.0.0.1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"model"')]
+    assert [len(one.get("items", ())) for one in answers] == [3, 0, 3, 3]
+    assert answers[1]["predictions"][0]["low"] < answers[1]["predictions"][0]["high"]
+    assert len(answers[2]["predictions"]) == 1
+    for name in ("/v1/recommend", "/v1/predict", "/v1/fold-in", "/v1/similar", "/v1/find", "/v1/health"):
+        assert name in page
+    for code, status in STATUS.items():
+        assert code == "internal" or re.search(rf"^\| [\d, ]*{status}[\d, ]* \|.*`{code}`", page, re.M), code
