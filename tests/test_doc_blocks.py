@@ -43,11 +43,11 @@ OTHERS = {  # first words of commands of other programs in listings
     "done": "a loop",
     "head": "prints the beginning of a file",
     "docker": "needs a container engine",
+    "curl": "asks a server; the block that starts one is run",
 }
 PROGRAMS = {
     *OTHERS,
     "cp",
-    "curl",
     "kubectl",
     "openssl",
     "python",

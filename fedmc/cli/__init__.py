@@ -23,7 +23,6 @@ CATALOGUE = {
 }
 DATA = {
     "list": Entry("fedmc.cli.data:list_sets", "List the public data sets."),
-    "serve": Entry("fedmc.cli.serve:serve", "Serve a model over HTTP."),
     "info": Entry("fedmc.cli.data:info", "Show origin, size and licence of a data set."),
     "get": Entry("fedmc.cli.data:get", "Download a data set."),
     "synth": Entry("fedmc.cli.data:synth", "Generate synthetic ratings."),

@@ -75,7 +75,7 @@ USING: dict[str, Examples] = {
         ("On this machine, with a token in run/serve.token", "serve run"),
         (
             "With TLS, to other machines",
-            "serve run --host 0.0.0.0 --remote --allow-host films.example.org --tls-cert cert.pem --tls-key key.pem",
+            "serve run --host 0.0.0.0 --remote --allow-host films.org --tls-cert cert.pem --tls-key key.pem",
         ),
     ),
     "info": (
