@@ -124,6 +124,7 @@ NODE = {
         ("The organisation's model, to its own programs on this machine", "node serve made/north"),
         ("On another port, with the token elsewhere", "node serve made/north --port 9000 --token-file token"),
     ),
+    "node find": (("Films whose titles have these words", "node find made/north toy story"),),
     "node export": (
         ("The model with the organisation's own users", "node export made/north --to onnx --out exported"),
         ("Only its items", "node export made/north --to npz --items-only --out items"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from fedmc.errors import printable, quoted
@@ -39,7 +39,7 @@ def of_status(status: int, message: str, more: Mapping[str, str] | None = None) 
     return problem(code, FIXED.get(code, message), (), more)
 
 
-def of_validation(errors: Sequence[ErrorDetails]) -> Response:
+def of_validation(errors: Sequence[Mapping[str, Any]]) -> Response:
     """The first places that a schema refuses."""
     found: dict[str, str] = {}
     for error in errors:
@@ -57,7 +57,7 @@ def where_of(location: Sequence[str | int]) -> str:
     return text.removeprefix(".") or "body"
 
 
-def _message(error: ErrorDetails) -> str:
+def _message(error: Mapping[str, Any]) -> str:
     if any(one in OF_ID for one in error["loc"]):
         return f"{AN_ID}, got {quoted(error['input'])}"
     if error["type"] == "json_invalid":
