@@ -28,11 +28,11 @@ FILTERS = {
 FIELDS = {  # kind, required, and the bounds
     "/v1/recommend": {"user": (ID, True), "n": (WHOLE, False, 1, 1000)} | FILTERS,
     "/v1/predict": {
-        "pairs": (PAIRS, True), "interval": (NUMBER, False, 0, 1), "unknown": (CHOICE, False, ("refuse", "prior")),
+        "pairs": (PAIRS, True), "interval": (NUMBER, False, 0, 0.9999), "unknown": (CHOICE, False, ("refuse", "prior")),
     },
     "/v1/fold-in": {
         "ratings": (RATINGS, True), "n": (WHOLE, False, 0, 1000), "predict": (IDS, False, 1000, False),
-        "interval": (NUMBER, False, 0, 1),
+        "interval": (NUMBER, False, 0, 0.9999),
     } | FILTERS,
     "/v1/similar": {"item": (ID, True), "n": (WHOLE, False, 1, 1000)},
     "/v1/find": {"text": (TEXT, True, 1, 200), "n": (WHOLE, False, 1, 1000)},
@@ -134,7 +134,7 @@ def _is_text(value, low, high):
 
 def _is_id(value):
     if type(value) is str:
-        return _is_text(value, 1, 1000) and "\0" not in value
+        return _is_text(value, 1, 300) and "\0" not in value
     return _is_whole(value, -(2**63) + 1, 2**63 - 1)
 
 
@@ -144,7 +144,7 @@ def _fits(value, kind, required, *bounds):
     if kind == WHOLE:
         return _is_whole(value, *bounds)
     if kind == NUMBER:
-        return value is None or (_is_number(value) and bounds[0] < value < bounds[1])
+        return value is None or (_is_number(value) and bounds[0] < value <= bounds[1])
     if kind == FLAG:
         return type(value) is bool
     if kind == TEXT:

@@ -10,7 +10,7 @@ MAX_ITEMS = 1_000  # that an answer lists
 MAX_PAIRS = 1_000  # that one request predicts
 MAX_LIST = 10_000  # ids of items to choose from or to leave out
 MAX_RATINGS = 1_000  # of a visitor
-MAX_ID = 1_000  # characters of an id
+MAX_ID = 300  # characters of an id
 MAX_TEXT = 200  # characters of a search
 LARGEST = 1e6  # rating, or amount of an event, without its sign
 LAST = 2**53  # seconds since 1970
@@ -21,9 +21,9 @@ Id = IntId | TextId
 Number = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="How many items at most.")]
 Level = Annotated[
     float,
-    Field(gt=0, lt=1, description="Probability with which the interval holds a rating; needs a Bayesian model."),
+    Field(gt=0, le=0.9999, description="Probability with which the interval holds a rating; needs a Bayesian model."),
 ]
-Ids = Annotated[list[Id], Field(max_length=MAX_LIST)]
+Ids = Annotated[list[Id], Field(max_length=MAX_LIST, fail_fast=True)]
 Unknown = Literal["refuse", "prior"]
 
 
@@ -59,7 +59,7 @@ class Predict(_Strict):
     """The ratings of (user, item) pairs, or the scores of a model of events."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"pairs": [{"user": 17, "item": 260}], "interval": 0.9}})
-    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_PAIRS)]
+    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_PAIRS, fail_fast=True)]
     interval: Level | None = None
     unknown: Unknown = Field(
         "refuse",
@@ -84,11 +84,13 @@ class FoldIn(Filtered):
     model_config = ConfigDict(
         json_schema_extra={"example": {"ratings": [{"item": 260, "rating": 5}, {"item": 1, "rating": 3}], "n": 5}}
     )
-    ratings: Annotated[list[Rating], Field(min_length=1, max_length=MAX_RATINGS)] = Field(
+    ratings: Annotated[list[Rating], Field(min_length=1, max_length=MAX_RATINGS, fail_fast=True)] = Field(
         description="Items that the model does not know are listed as ignored."
     )
     n: Annotated[int, Field(ge=0, le=MAX_ITEMS, description="How many items at most; 0: none.")] = 10
-    predict: Annotated[list[Id], Field(max_length=MAX_PAIRS)] = Field([], description="Ids of items to predict.")
+    predict: Annotated[list[Id], Field(max_length=MAX_PAIRS, fail_fast=True)] = Field(
+        [], description="Ids of items to predict."
+    )
     interval: Level | None = None
 
 
