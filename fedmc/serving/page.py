@@ -22,7 +22,8 @@ BOUNDS = {
     "minLength": "at least {} characters", "maxLength": "at most {} characters", "minItems": "at least {}",
     "maxItems": "at most {}",
 }  # fmt: skip
-WIDEST = 2**53  # larger bounds are those of 64 bits, which go without saying
+WIDEST = 2**50  # larger bounds are those of 64 bits, or of times, and go without saying
+REQUEST = "Request"
 
 
 class Document(NamedTuple):
@@ -85,7 +86,7 @@ def _section(path: str, verb: str, method: Described, schemas: Described) -> str
     return f"""<section data-path="{escape(path)}" data-verb="{verb}">
 <h2><code>{verb} {escape(path)}</code></h2>
 <p>{_marked(method.get("description", ""))}</p>
-{_table("Request", asked, schemas)}{_table("Answer", answered, schemas)}
+{_table(REQUEST, asked, schemas)}{_table("Answer", answered, schemas)}
 <form>{body}<button>Send</button></form><pre role="status" hidden></pre>
 </section>
 """
@@ -94,7 +95,7 @@ def _section(path: str, verb: str, method: Described, schemas: Described) -> str
 def _table(title: str, schema: Described, schemas: Described) -> str:
     if not schema:
         return ""
-    rows = "".join(_row(*row) for row in _rows(schema, schemas))
+    rows = "".join(_row(*row) for row in _rows(schema, schemas, title == REQUEST))
     return f"<h3>{title}</h3><div class=scroll><table><tbody>{rows}</tbody></table></div>\n"
 
 
@@ -104,19 +105,22 @@ class _Row(NamedTuple):
     about: str
 
 
-def _rows(schema: Described, schemas: Described, prefix: str = "") -> list[_Row]:
-    """The fields, and those of the objects inside them."""
+def _rows(schema: Described, schemas: Described, asked: bool, prefix: str = "") -> list[_Row]:
+    """The fields, and those of the objects inside them; what a request must have comes first."""
     found: list[_Row] = []
-    for name, field in schema.get("properties", {}).items():
+    needed = schema.get("required", ())
+    for name, field in sorted(schema.get("properties", {}).items(), key=lambda one: asked and one[0] not in needed):
         inner = _inner(field, schemas)
         told = [field.get("description", ""), *_bounds(field)]
-        if name in schema.get("required", ()):
+        if asked and name in needed:
             told.append("required")
-        elif field.get("default") not in (None, [], ""):
+        elif asked and field.get("default") not in (None, [], ""):
             told.append(f"default {json.dumps(field['default'])}")
+        elif not asked and "null" in [one.get("type") for one in field.get("anyOf", ())]:
+            told.append("if there is one")
         found.append(_Row(prefix + name, _kind(field), "; ".join(one.rstrip(".") for one in told if one)))
         if inner:
-            found += _rows(inner, schemas, f"{prefix}{name}{'[]' if field.get('type') == 'array' else ''}.")
+            found += _rows(inner, schemas, asked, f"{prefix}{name}{'[]' if field.get('type') == 'array' else ''}.")
     return found
 
 
@@ -148,7 +152,7 @@ def _bounds(field: Described) -> list[str]:
     if len(kinds) != 1:
         return []
     found = ((words, kinds[0][name]) for name, words in BOUNDS.items() if name in kinds[0])
-    return [words.format(f"{value:,}") for words, value in found if abs(value) <= WIDEST]
+    return [words.format(f"{value:,.0f}" if value == int(value) else value) for words, value in found if value < WIDEST]
 
 
 def _schema_of(part: Mapping[str, Any], schemas: Described) -> Described:
