@@ -351,6 +351,15 @@ def test_sizes_and_numbers_are_bounded(model, tmp_path):
     api.close()
 
 
+def test_answers_that_take_too_long_are_given_up(model, tmp_path, monkeypatch):
+    api = Direct(holder_of(model, tmp_path / "model.npz"), limits=Limits(answer=0.1))
+    monkeypatch.setattr(answers, "is_quick", lambda served, ask: False)
+    monkeypatch.setattr(answers, "recommend", lambda served, ask: time.sleep(0.5))
+    refused(api.post("/v1/recommend", {"user": 7}), 503, "too_busy", "within 0.1 s")
+    good(api.ask(get("/v1/health")))
+    api.close()
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_an_error_of_ours_is_logged_and_says_nothing(model, tmp_path, caplog, monkeypatch, quick):
     holder = holder_of(model, tmp_path / "model.npz")

@@ -119,6 +119,24 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(files, place, holder,
         assert health(client)["model"]["hash"] == hash_of(files[1])
 
 
+def test_a_refused_file_is_tried_again(files, place, holder, monkeypatch):
+    """What was wrong may have been the machine, such as too little memory."""
+    monkeypatch.setattr("fedmc.serving.holder.AGAIN", 0.2)
+    load_it = holder.load
+
+    def fail():
+        raise MemoryError("too little memory")
+
+    holder.load = fail
+    with running(holder) as world, world.client() as client:
+        replaced(place, files[1])
+        until(lambda: health(client)["status"] == "old")
+        assert "too little memory" in health(client)["refused"]["why"]
+        holder.load = load_it
+        until(lambda: health(client)["status"] == "ok")
+        assert health(client)["model"]["hash"] == hash_of(files[1])
+
+
 def test_a_model_that_is_gone_goes_on(place, holder):
     with running(holder) as world, world.client() as client:
         place.unlink()

@@ -20,6 +20,7 @@ from fedmc.model import Model
 from fedmc.serving.answers import Served
 
 ATTEMPTS = 5  # at reading a file that changes meanwhile
+AGAIN = 60.0  # seconds until a refused file is tried again: what was wrong may have been the machine
 DIGITS = 12  # of a hash, as it is shown
 
 log = logging.getLogger("fedmc.serve")
@@ -59,7 +60,8 @@ class Holder:
     def check(self, anyway: bool = False) -> None:
         """Take a new file into use, if there is one (or `anyway`); it blocks while the file is read."""
         stamp = stamp_of(self.path)
-        if stamp is None or (stamp == self._stamp and not anyway):
+        again = self.refused is not None and time.time() - self.refused.when > AGAIN
+        if stamp is None or (stamp == self._stamp and not (anyway or again)):
             return
         try:
             self._stamp, self.current = self._read()
