@@ -75,6 +75,8 @@ def is_valid(request, items=15, users=40):
     headers = {name.lower(): value for name, value in request.headers}
     if any(names.count(name) > 1 for name in ("host", "authorization", "content-type")):
         return False
+    if "transfer-encoding" in headers:
+        return False
     if not _host_is_ours(headers.get("host", "")) or (query and rest):
         return False
     if path in FREE:

@@ -193,26 +193,57 @@ def test_a_body_that_comes_slowly_is_refused(holder):
     head += 'content-type: application/json\r\ncontent-length: 11\r\n\r\n{"user"'
     with running(holder, limits=Limits(arrive=0.3)) as world, world.connect() as slow:
         slow.sendall(head.encode())
-        answer = slow.recv(5000)
+        answer = answer_of(slow)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"too_slow" in answer
 
 
+def answer_of(peer):
+    """One answer with its body."""
+    received = b""
+    while not (header := re.search(rb"content-length: (\d+).*?\r\n\r\n", received, re.DOTALL)) or (
+        len(received) < header.end() + int(header[1])
+    ):
+        received += (part := peer.recv(2**16))
+        assert part, received
+    return received
+
+
+def head_of(*more):
+    lines = ["POST /v1/recommend HTTP/1.1", "host: localhost", f"authorization: Bearer {TOKEN}"]
+    return "\r\n".join([*lines, "content-type: application/json", *more, "", ""]).encode()
+
+
 def test_a_body_without_an_end_is_refused_and_cut(holder, monkeypatch):
     monkeypatch.setattr(connection, "HEADER", 0.5)
-    head = f"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n"
-    head += "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     with running(holder) as world, world.connect() as endless:
-        endless.sendall(head.encode())
-        sent, chunk = 0, b"8000\r\n" + b"[" * 0x8000 + b"\r\n"
+        endless.sendall(head_of(f"content-length: {2**17}").replace(b"authorization", b"x"))  # refused before it came
+        sent = 0
         with suppress(ConnectionError):
-            for _ in range(2000):
-                endless.sendall(chunk)
-                sent += len(chunk)
-                time.sleep(0.002)
-        assert sent < 60 * 2**20
+            while sent < 2**17 - 1:
+                endless.sendall(b"[")
+                sent += 1
+                time.sleep(0.01)
+        assert sent < 500
         with world.client() as client:
             assert health(client)["status"] == "ok"
+
+
+def test_chunks_of_a_body_are_not_read(holder):
+    """Each takes as long as a kilobyte in one piece: 50,000 in one packet would hold up everybody for a second."""
+    with running(holder) as world, world.connect() as peer:
+        before = time.process_time()
+        peer.sendall(head_of("transfer-encoding: chunked") + b"1\r\n[\r\n" * 40_000)
+        answer = b""
+        with suppress(ConnectionError):
+            while part := peer.recv(2**16):
+                answer += part
+        assert time.process_time() - before < 0.3
+        if answer:  # else it was cut while it was sending
+            assert answer.startswith(b"HTTP/1.1 411 ")
+        with world.connect() as small:
+            small.sendall(head_of("transfer-encoding: chunked") + b'b\r\n{"user": 7}\r\n0\r\n\r\n')
+            assert b"send it whole" in answer_of(small)
 
 
 def test_a_peer_that_does_not_read_is_cut(holder, monkeypatch):
@@ -240,6 +271,20 @@ def test_too_many_connections_end_the_one_that_is_idle_longest(holder, monkeypat
         assert ended >= 4
         assert not _is_closed(idle[-1])
         for one in idle:
+            one.close()
+
+
+def test_connections_that_have_shown_the_token_stay(holder, monkeypatch):
+    monkeypatch.setattr(connection, "CONNECTIONS", 5)
+    with running(holder) as world, world.connect() as known:
+        request = head_of("content-length: 11") + b'{"user": 7}'
+        known.sendall(request)
+        assert answer_of(known).startswith(b"HTTP/1.1 200 ")
+        strangers = [world.connect() for _ in range(20)]
+        time.sleep(0.2)
+        known.sendall(request)
+        assert answer_of(known).startswith(b"HTTP/1.1 200 ")
+        for one in strangers:
             one.close()
 
 

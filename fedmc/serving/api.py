@@ -28,7 +28,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 LOOK = 1.0  # seconds between two looks at the model's file
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.Problem} for status in (400, 401, 408, 413, 415, 421, 422, 500, 503)
+    status: {"model": schema.Problem} for status in (400, 401, 408, 411, 413, 415, 421, 422, 500, 503)
 }
 ABOUT = (
     "Recommendations and predictions of a matrix completion model. Requests and answers are JSON. All but `/v1/health` "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedmc.serving.connection import KNOWN
 from fedmc.serving.problems import problem
 from fedmc.serving.schema import Code
 from fedmc.web.headers import NOTHING, SAFE
@@ -73,6 +74,8 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         names = Counter(name for name, _ in scope["headers"])
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if "transfer-encoding" in headers:
+            raise _Refusal("no_length", "the body comes in chunks: send it whole, with a Content-Length")
         for name in ONCE:
             if names[name.encode()] > 1:
                 raise _Refusal("bad_request", f"the header {name} comes {names[name.encode()]} times: send it once")
@@ -82,6 +85,7 @@ class Guard:
         token = self.access.token if scope["path"] not in OPEN else None
         if token is not None and not same(bearer(headers.get("authorization", "")), token):
             raise _Refusal("unauthorized", "the token is missing or wrong: send Authorization: Bearer TOKEN")
+        scope.setdefault("state", {})[KNOWN] = token is not None
         if scope["query_string"]:
             raise _Refusal("bad_request", "there are no parameters in addresses here: send them as JSON in the body")
         if scope["method"] == "POST":

@@ -13,11 +13,15 @@ from fedmc.serving.schema import Code, Place, Problem
 
 STATUS: dict[Code, int] = {
     "bad_request": 400, "unauthorized": 401, "not_found": 404, "method_not_allowed": 405, "too_slow": 408,
-    "too_large": 413, "not_json": 415, "wrong_host": 421, "invalid": 422, "unknown_user": 422, "unknown_item": 422,
-    "internal": 500, "too_busy": 503,
+    "no_length": 411, "too_large": 413, "not_json": 415, "wrong_host": 421, "invalid": 422, "unknown_user": 422,
+    "unknown_item": 422, "internal": 500, "too_busy": 503,
 }  # fmt: skip
 CODES: dict[int, Code] = {status: code for code, status in reversed(STATUS.items())}
-MORE: dict[Code, dict[str, str]] = {"unauthorized": {"www-authenticate": "Bearer"}, "too_busy": {"retry-after": "1"}}
+MORE: dict[Code, dict[str, str]] = {
+    "unauthorized": {"www-authenticate": "Bearer"},
+    "too_busy": {"retry-after": "1"},
+    "no_length": {"connection": "close"},
+}
 FIXED: dict[Code, str] = {
     "not_found": "there is nothing at this address: see / for the endpoints",
     "method_not_allowed": "this address takes another method: see the header Allow",

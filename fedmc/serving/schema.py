@@ -190,7 +190,7 @@ class Health(BaseModel):
 
 
 Code = Literal[
-    "bad_request", "unauthorized", "not_found", "method_not_allowed", "too_slow", "too_large", "not_json",
+    "bad_request", "unauthorized", "not_found", "method_not_allowed", "too_slow", "no_length", "too_large", "not_json",
     "wrong_host", "invalid", "unknown_user", "unknown_item", "internal", "too_busy",
 ]  # fmt: skip
 

@@ -12,13 +12,12 @@ import uvicorn
 
 from fedmc.errors import InputError, require
 from fedmc.serving.api import Parts, make
-from fedmc.serving.connection import Connection
+from fedmc.serving.connection import HEADER_BYTES, Connection
 from fedmc.serving.holder import Holder
 from fedmc.web import listening
 from fedmc.web.hosts import is_loopback
 
 BACKLOG = 2048
-HEADER_BYTES = 16 * 2**10
 IDLE = 30  # seconds that a connection may wait for its next request
 GRACE = 10  # seconds for answers that are being made when the server is told to stop
 
