@@ -360,6 +360,15 @@ def test_answers_that_take_too_long_are_given_up(model, tmp_path, monkeypatch):
     api.close()
 
 
+def test_numbers_without_a_solution_are_refused(api, monkeypatch):
+    def fail(served, ask):
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(answers, "fold_in", fail)
+    body = {"ratings": [{"item": 1, "rating": 1}]}
+    refused(api.post("/v1/fold-in", body), 422, "invalid", "of a moderate size")
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_an_error_of_ours_is_logged_and_says_nothing(model, tmp_path, caplog, monkeypatch, quick):
     holder = holder_of(model, tmp_path / "model.npz")
