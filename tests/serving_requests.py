@@ -386,9 +386,9 @@ MUTATIONS = (
 )  # fmt: skip
 
 
-def mutants(seed, number):
+def mutants(seed, number, honest=None):
     """`number` mutated requests, each with the names of its mutations."""
-    honest = corpus()
+    honest = honest or corpus()
     for k in range(number):
         rng = random.Random(f"{seed}/{k}")
         request: Sent = rng.choice(honest)

@@ -18,7 +18,7 @@ from fedmc.serving.guard import Limits
 from fedmc.serving.schema import Problem
 from tests import mutations
 from tests.serving_requests import corpus, is_valid, mutants
-from tests.serving_world import HOST, Direct, Sent, get, holder_of, running, titled_model
+from tests.serving_world import HOST, Direct, Sent, event_model, get, holder_of, post, running, titled_model
 
 SEED = 22
 
@@ -70,6 +70,35 @@ def test_10_000_mutations(api):
     assert found[200] > 2000
     assert {400, 401, 404, 405, 413, 415, 421, 422} <= set(found)
     assert api.ask(get("/v1/health")).status == 200
+
+
+def of_events():
+    """Valid requests to a model of events, whose ids are texts."""
+    some = [{"item": "i3"}, {"item": "i4", "rating": 7.5}, {"item": "i3", "rating": 1e6}]
+    timed = [{"item": "i1", "time": 5}, {"item": "i2", "rating": 1e-9, "time": 10**9}, {"item": "x", "time": 0}]
+    return [
+        post("/v1/recommend", {"user": "u3", "n": 4, "only": ["i1", "i2", "é"], "exclude": ["i2"]}),
+        post("/v1/predict", {"pairs": [{"user": "u3", "item": "i4"}, {"user": "u0", "item": "i0"}]}),
+        post("/v1/fold-in", {"ratings": some, "predict": ["i5"]}),
+        post("/v1/fold-in", {"ratings": timed, "exclude_seen": False}),
+        post("/v1/similar", {"item": "i4"}),
+    ]
+
+
+@pytest.mark.parametrize(("preset", "scale"), [("implicit", "log"), ("implicit", "linear:40"), ("ease", "none")])
+def test_other_models_fail_on_no_mutation(tmp_path, preset, scale):
+    api = Direct(holder_of(event_model(preset), tmp_path / "model.npz", scale=scale))
+    honest = [one for one in of_events() if preset != "ease" or "similar" not in one.target]
+    assert [api.ask(one).status for one in honest] == [200] * len(honest)
+    found = Counter()
+    for kind, request in mutants(SEED, 600, honest):
+        got = api.ask(request)
+        assert got.status == 200 or 400 <= got.status < 500, (kind, request, got.body)
+        assert b"null" not in got.body or got.status != 200
+        found[got.status] += 1
+    assert found[200] > 50
+    assert found[422] > 100
+    api.close()
 
 
 def wire(request):
