@@ -137,6 +137,20 @@ def test_a_refused_file_is_tried_again(files, place, holder, monkeypatch):
         assert health(client)["model"]["hash"] == hash_of(files[1])
 
 
+def test_a_folder_in_the_place_of_the_run(files, place, holder):
+    """As `fedmc train --overwrite` leaves it."""
+    run, new = place.parent, place.parent.with_name("next")
+    new.mkdir()
+    replaced(new / "model.npz", files[1])
+    with running(holder) as world, world.client() as client:
+        run.rename(run.with_name("old"))
+        time.sleep(0.2)
+        assert client.post("/v1/recommend", json={"user": 7}).status_code == 200
+        new.rename(run)
+        until(lambda: health(client)["model"]["hash"] == hash_of(files[1]))
+        assert health(client)["status"] == "ok"
+
+
 def test_a_model_that_is_gone_goes_on(place, holder):
     with running(holder) as world, world.client() as client:
         place.unlink()
