@@ -89,14 +89,15 @@ class FedMC(History, Predicting):
     rounds : communication rounds.
     algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own.
     method : "fedmc", or the name of a method to compare with, such as "fedavg"; an older form of `algorithm`.
-    update : the variant of FedMC: "linearised", "exact" or "curvature"; an older form of `algorithm`.
+    update : the variant of FedMC: "linearised", "explicit", "exact" or "curvature"; an older form of `algorithm`.
     loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
     penalty_users : penalty or constraint on the user factors: a spec such as "l2:10", or an object with `value` and
         `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
     penalty_items : as for users; "auto" takes the users' penalty divided by the number of clients.
     beta : ADMM penalty parameter, which ties clients' copies of the item factors to the shared ones, or "auto".
     inner_steps : steps on each factor matrix in a client's update (the paper's N).
-    sampler : how clients are sampled: "uniform", "coins", "groups", "passes", or an object of your own.
+    sampler : how clients are sampled: "uniform", "coins", "groups", "passes", a spec such as
+        "coins:0.5x2,0.1x8" or "doubly-uniform:5=0.7,20=0.3", or an object of your own.
     normalise : "none", "mean" or "standard": how ratings are centred and scaled.
     biases : whether users and items have a bias.
     implicit : whether prior means depend on who rated what (preset "bayes").
@@ -153,7 +154,7 @@ class FedMC(History, Predicting):
     beta: float | Literal["auto"] | None = None
     inner_steps: int | None = None
     update: Update | None = None
-    sampler: SamplerName | Sampler | None = None
+    sampler: str | Sampler | None = None
     normalise: Normalise | None = None
     biases: bool | None = None
     implicit: bool | None = None

@@ -13,7 +13,7 @@ from fedmc.privacy.protocol import Privacy
 LOG = logging.getLogger(__name__)
 
 OF_EVENTS = "implicit"  # the preset of events
-Update = Literal["linearised", "exact", "curvature"]
+Update = Literal["linearised", "explicit", "exact", "curvature"]
 PRESETS: dict[str, dict[str, object]] = {
     "paper": dict(
         penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, algorithm=("linearised",), fit_users_to="W",

@@ -28,6 +28,8 @@ Preset = Literal["bayes", "fast", "paper", "implicit"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
 Feedback = Literal["explicit", "implicit"]
+OF_SOME = {"empty_rounds": "server-step", "update_users": "drawn"}
+"""Settings that only some algorithms have (`Algorithm.own_settings`), and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Settings:
     sampler: str | Sampler = "uniform"
     active: int = 1
     privacy: Privacy = PLAIN
+    empty_rounds: Literal["server-step", "skip"] = "server-step"  # what the server does if nobody takes part
+    update_users: Literal["drawn", "all"] = "drawn"  # of "fedmavg": whose U is updated in a round
     seed: int = 0
     dtype: DType = "float64"
 
@@ -130,6 +134,8 @@ class Settings:
         )
         always = "models of events are always measured by their ranking: leave out ranking=True"
         require(not (self.ranking and algorithm.of_events), always)
+        for name in OF_SOME.keys() - algorithm.own_settings:
+            require(getattr(self, name) == OF_SOME[name], lambda name=name: _no_meaning(name, algorithm.name))  # type: ignore[misc]
         algorithm.check(self)
 
     @property
@@ -206,8 +212,8 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
-        for name in ("implicit", "ranking"):
-            if not plain[name]:
+        for name, usual in {"implicit": False, "ranking": False, **OF_SOME}.items():
+            if plain[name] == usual:
                 del plain[name]  # unknown to earlier versions, whose runs and nodes go on
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
@@ -247,7 +253,7 @@ def _first_that_fits(
     asked = set(cast(Mapping[str, object], given))
     for last, candidate in ((one is candidates[-1], one) for one in candidates):
         algorithm = registry.resolve(candidate)
-        unused = sorted(asked & algorithm.unused_settings)
+        unused = sorted(asked & (algorithm.unused_settings | (OF_SOME.keys() - algorithm.own_settings)))
         if unused and not last:
             continue
         require(not unused, lambda names=unused, by=algorithm.name: _no_meaning(names[0], by))  # type: ignore[misc]

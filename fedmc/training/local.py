@@ -92,6 +92,8 @@ class LocalEngine:
             yield group[0], reply
 
     def _keep(self, broadcast: Broadcast, pending: dict[int, State | None]) -> None:
+        if broadcast.task == "users":  # the clients that were not drawn in the same round
+            self._before |= {client: self.states[client] for client in pending}
         if broadcast.task in STATEFUL_TASKS:
             self._before = {client: self.states[client] for client in pending}
             self._joined |= pending.keys()
