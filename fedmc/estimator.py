@@ -50,7 +50,6 @@ from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
 LossName = Literal["square", "huber", "logistic"]
-SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
     "full_diagnostics",
