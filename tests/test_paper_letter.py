@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard, narrow
 from fedmc.training.local import LocalEngine
@@ -34,6 +35,7 @@ class Case(NamedTuple):
     sampler: str = "uniform"
     N: int = 5
     beta: float = 0.5
+    own: dict[int, tuple[Objective, oracle.Penalty | None, oracle.Loss | None]] = {}
 
 
 SQUARE, LOGISTIC = ("square", oracle.SQUARE), ("logistic", oracle.LOGISTIC)
@@ -69,6 +71,26 @@ CASES = {
     "Huber, groups of users, explicit W": Case(
         HUBER, ("group-l2:0.3", oracle.group(0.3, USERS_ROWS)), ("l2:0.1", oracle.l2(0.1)), "explicit", beta=4.0
     ),
+    "R_i and sets that differ by client": Case(
+        SQUARE, ("l2:0.3", oracle.l2(0.3)), ("l2:0.1", oracle.l2(0.1)), sampler="coins:0.2,0.9,0.5x3", own={
+            0: (Objective("box:0.1,0.9"), oracle.box(0.1, 0.9), None),
+            2: (Objective("group-l2:0.8"), oracle.group(0.8, USERS_ROWS), None),
+            3: (Objective("elastic-net:0.3,0.1"), oracle.elastic_net(0.3, 0.1), None),
+            4: (Objective("none"), oracle.NONE, None),
+        },
+    ),
+    "f_i and R_i that differ by client, groups of items": Case(
+        HUBER, ("l2:0.2", oracle.l2(0.2)), ("group-l2:0.3", oracle.group(0.3, ITEMS_COLUMNS)), sampler=EMPTY, own={
+            1: (Objective(loss="square"), None, oracle.SQUARE),
+            3: (Objective("box:-0.2,0.8", "huber:0.1"), oracle.box(-0.2, 0.8), oracle.huber(0.1)),
+            4: (Objective("l1:0.4", "square"), oracle.elastic_net(0.4, 0), oracle.SQUARE),
+        },
+    ),
+    "R_i that differ by client, exact W": Case(
+        SQUARE, ("elastic-net:0.1,0.2", oracle.elastic_net(0.1, 0.2)), ("box:0.2,1.1", oracle.box(0.2, 1.1)), "exact",
+        "doubly-uniform:1=0.5,3=0.5",
+        own={4: (Objective("group-l2:1.5"), oracle.group(1.5, USERS_ROWS), None)},
+    ),
     "a beta that the theorem certifies": Case(
         SQUARE, ("l2:0.3", oracle.l2(0.3)), ("none", oracle.NONE), sampler="coins:0.8", N=2, beta=CERTIFIED
     ),
@@ -97,12 +119,13 @@ def stored(values, mask):
     return narrow(sparse.csr_array((values[rows, columns], (rows, columns)), shape=values.shape))
 
 
-def engine_of(parts):
+def engine_of(parts, case):
     starts = np.cumsum((0, *SIZES))
-    return LocalEngine([
+    shards = [
         Shard.of(i, np.arange(starts[i], starts[i + 1]), stored(M, P), stored(T, Q))
         for i, (M, P, T, Q) in enumerate(parts)
-    ])  # fmt: skip
+    ]
+    return LocalEngine(shards, objectives={client: own for client, (own, _, _) in case.own.items()})  # fmt: skip
 
 
 def settings_of(case):
@@ -114,10 +137,11 @@ def settings_of(case):
 
 def oracle_of(case, parts, states, V, settings):
     chances = sampler_of(settings, CLIENTS).probabilities(CLIENTS)
-    clients = [
-        oracle.Client(*part, case.loss[1], case.users[1], state.U.copy(), V.T.copy(), CLIENTS)
-        for part, state in zip(parts, states, strict=True)
-    ]
+    clients = []
+    for i, (part, state) in enumerate(zip(parts, states, strict=True)):
+        _, R, loss = case.own.get(i, (None, None, None))
+        both = loss or case.loss[1], R or case.users[1]
+        clients.append(oracle.Client(*part, *both, state.U.copy(), V.T.copy(), CLIENTS))
     return oracle.Run(
         clients, V.T.copy(), case.items[1], case.beta, case.N, case.update, chances, case.update == "linearised"
     )
@@ -146,7 +170,7 @@ def assert_close(found, expected):
 def test_fifty_rounds_are_those_of_the_paper(name):
     case = CASES[name]
     settings, parts = settings_of(case), tables(case)
-    engine = engine_of(parts)
+    engine = engine_of(parts, case)
     run = rounds(engine, settings, full=True)
     opening = next(run)
     dense, drawn, certified = oracle_of(case, parts, engine.states, opening.V, settings), [], []

@@ -188,13 +188,23 @@ class Settings:
         return {}
 
     def _make_penalties(self, clients: int) -> tuple[Penalty, Penalty]:
-        _, users, items = self._parsed
-        if items is None:
-            assert isinstance(users, Scalable)
-            items = users * (1 / clients)
+        users, items = self._parsed[1], self._items(clients)
         if not self.biases:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
+
+    def _items(self, clients: int) -> Penalty:
+        _, users, items = self._parsed
+        if items is not None:
+            return items
+        assert isinstance(users, Scalable)
+        return users * (1 / clients)
+
+    def with_objective(self, penalty_users: str | Penalty | None, loss: str | Loss | None, clients: int) -> Settings:
+        """These settings with a client's own penalty of its users, or loss; the items' penalty stays as it is."""
+        users = self.penalty_users if penalty_users is None else penalty_users
+        own = self.loss if loss is None else loss
+        return replace(self, penalty_users=users, loss=own, penalty_items=self._items(clients))
 
     @cached_property
     def penalty_at_entry(self) -> Penalty:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.messages import Broadcast, Shared
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
@@ -46,6 +47,7 @@ def train(
     spill: str | Path | None = None,
     on_round: OnRound | Sequence[OnRound] = (),
     start_from: Model | None = None,
+    objectives: Mapping[int, Objective] | None = None,
 ) -> Run:
     """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
@@ -55,11 +57,12 @@ def train(
     uses all ratings.
     With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
     that the model was trained on included.
+    `objectives` are the penalties and losses of single clients, by their numbers; all others have those of the run.
     """
     stop = stop or Stop()
-    check_domain(settings, federation)
+    check_domain(settings, federation, objectives or {})
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
-    engine = LocalEngine(federation.shards, spill, federation.item_features)
+    engine = LocalEngine(federation.shards, spill, federation.item_features, objectives)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []
@@ -129,20 +132,24 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
             pass
 
 
-def check_domain(settings: Settings, federation: Federation) -> None:
-    """Refuse ratings outside of the loss's domain."""
+def check_domain(settings: Settings, federation: Federation, objectives: Mapping[int, Objective]) -> None:
+    """Refuse ratings outside of the loss's domain, and objectives of clients that the run cannot have."""
+    for one in objectives.values():
+        one.settings(settings, len(federation.shards))
     if settings.make_algorithm().of_events:
         lowest = min(float(shard.by_user.data.min()) for shard in federation.shards)
         require(lowest > 0, f"events have confidences above 0, got {lowest:g}: drop these rows", DataError)
-    domain = getattr(settings.make_loss(), "domain", None)
-    if domain is None:
-        return
-    low = min(shard.by_user.data.min() for shard in federation.shards)
-    high = max(shard.by_user.data.max() for shard in federation.shards)
-    ok = domain[0] <= low and high <= domain[1]
-    require(
-        ok, f"this loss takes ratings from {domain[0]} to {domain[1]}, got {low:g} to {high:g}: rescale them", DataError
-    )
+    for shard in federation.shards:
+        own = objectives.get(shard.client, Objective()).loss
+        loss = settings.with_objective(None, own, 1).make_loss() if own is not None else settings.make_loss()
+        _check_ratings(shard, getattr(loss, "domain", None))
+
+
+def _check_ratings(shard: Shard, domain: tuple[float, float] | None) -> None:
+    low, high = float(shard.by_user.data.min()), float(shard.by_user.data.max())
+    ok = domain is None or (domain[0] <= low and high <= domain[1])
+    told = None if domain is None else f"this loss takes ratings from {domain[0]} to {domain[1]}"
+    require(ok, f"{told}, got {low:g} to {high:g}: rescale them", DataError)
 
 
 def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -> Model:
@@ -151,8 +158,9 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
     algorithm = broadcast.settings.make_algorithm()
-    fitted = ((shard, algorithm.users_at(shard, state, broadcast)) for shard, state in states)
-    U = np.concatenate([algorithm.prediction_users(shard, found, broadcast) for shard, found in fitted])
+    asked = ((shard, state, engine.told(shard.client, broadcast)) for shard, state in states)
+    fitted = ((shard, algorithm.users_at(shard, state, own), own) for shard, state, own in asked)
+    U = np.concatenate([algorithm.prediction_users(shard, found, own) for shard, found, own in fitted])
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
     settings = algorithm.model_settings(broadcast)
