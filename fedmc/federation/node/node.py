@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Sums, length
+from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
@@ -71,13 +72,15 @@ class Node:
         trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
         self.on_news: Callable[[News], None] = lambda news: None
         self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
         self.turns, self.entries = Turns(store), Entries(store)
         memberships = Memberships(store, trust.identity, trust.own)
-        self.terms = Terms(shard, catalogue, ratings, policy, memberships, store)
+        own = None if objective is None else OwnObjective(objective)
+        self.terms = Terms(shard, catalogue, ratings, policy, memberships, store, own=own)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         if ledger is not None:
             Guard(store, ledger).check()
@@ -150,7 +153,7 @@ class Node:
         before = self.entries.committed(request, pending).state
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
-            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
+            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, self.terms.told(broadcast))
             return state, reply_to(request, OK, sums)
 
         state, reply = self._release(request, work)
@@ -164,9 +167,10 @@ class Node:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
-            algorithm, shard = request.broadcast.settings.make_algorithm(), self._numbered(request)
-            U = algorithm.users_at(shard, before, request.broadcast)
-            self.on_finish(request, algorithm.prediction_users(shard, U, request.broadcast), before)
+            own, shard = self.terms.told(request.broadcast), self._numbered(request)
+            algorithm = own.settings.make_algorithm()
+            U = algorithm.users_at(shard, before, own)
+            self.on_finish(request._replace(broadcast=own), algorithm.prediction_users(shard, U, own), before)
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:
@@ -242,7 +246,7 @@ class Node:
             assert identity is not None
             state, content = withdrawing.reply(request, identity.number, left, before)
         else:
-            state, content = self._release(request, in_whole_steps(request, before))
+            state, content = self._release(request, in_whole_steps(request, before, self.terms.told))
         if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)
