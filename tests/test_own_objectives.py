@@ -10,12 +10,11 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
 from fedmc.algorithms.messages import Broadcast
-from fedmc.algorithms.objectives import Objective
+from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import DataError
-from fedmc.federation.node.checks import Terms, check_objective
-from fedmc.federation.node.node import Node
+from fedmc.federation.node.checks import check_objective
 from fedmc.federation.node.overview import policy_in_words
 from fedmc.federation.node.refusals import RefusedError
 from fedmc.federation.server import checkpoint
@@ -24,7 +23,7 @@ from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.conftest import planted
 from tests.test_every_algorithm import UnluckyWorld, check_same, check_states
-from tests.world import CATALOGUE, KINDS, NODES, World, engine_on, trust_of
+from tests.world import KINDS, NODES, World, engine_on
 
 OWN = {1: Objective("box:-0.3,0.3"), 3: Objective("l1:2+l2:1", "square")}
 ROUNDS = 3
@@ -34,10 +33,14 @@ class OwnWorld(UnluckyWorld):
     """Nodes with objectives of their own; nodes and server are killed on the way."""
 
     def node(self, client):
-        return Node(
-            self.shards[client], CATALOGUE, self.stores[client], trust=trust_of(client), policy=self.policy,
-            objective=OWN.get(client),
-        )  # fmt: skip
+        return with_own(super().node(client), OWN.get(client))
+
+
+def with_own(node, objective):
+    """The node with its organisation's objective, as `make_node` makes it."""
+    if objective is not None:
+        node.terms = node.terms._replace(own=OwnObjective(objective))
+    return node
 
 
 @pytest.mark.parametrize("kind", ["paper", "exact", "curvature", "secagg", "secagg-exact", "clipped"])
@@ -54,10 +57,7 @@ def test_a_federation_has_the_bits_of_the_simulation(kind, tmp_path):
 
 
 def terms_with(objective, tmp_path):
-    world = World(tmp_path)
-    node = Node(world.shards[0], CATALOGUE, world.stores[0], trust=trust_of(0), objective=objective)
-    assert isinstance(node.terms, Terms)
-    return node.terms
+    return with_own(World(tmp_path).nodes[0], objective).terms
 
 
 def asked(settings):

@@ -34,7 +34,7 @@ class Objective:
         algorithm = common.make_algorithm()
         none = sorted(given & algorithm.unused_settings)
         require(
-            not none and common.privacy.algorithm is None,
+            not none and algorithm.objectives_differ,
             lambda: (
                 f"{algorithm} has no {none[0] if none else 'penalty or loss'} that could differ by client: "
                 "use preset='fast' or preset='paper'"

@@ -80,6 +80,7 @@ class Algorithm(Protocol):
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
     weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
+    objectives_differ: bool = True  # clients may have a penalty and a loss of their own (`objectives`)
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     takes_decoys: bool = False  # `decoy_sums` is defined
     warm_starts: bool = True  # a run may go on from a trained model

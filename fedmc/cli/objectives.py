@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from typer import Option
 
 from fedmc.algorithms.objectives import Objective, Objectives, by_number
+from fedmc.algorithms.presets import with_objectives, with_theory
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation
 from fedmc.errors import FedmcError, InputError, reason
@@ -21,6 +22,12 @@ ObjectivesFile = Annotated[
         metavar="FILE",
     ),
 ]
+
+
+def fitting(preset: str, theory: bool, objectives: Path | None) -> str:
+    """The preset to use: "fast" instead of "bayes" for full diagnostics, or objectives that differ by client."""
+    preset = with_theory(preset) if theory else preset
+    return preset if objectives is None else with_objectives(preset)
 
 
 def read_objectives(path: Path | None, federation: Federation, settings: Settings) -> dict[int, Objective]:

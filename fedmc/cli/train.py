@@ -9,7 +9,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from fedmc.algorithms.objectives import Objective
-from fedmc.algorithms.presets import with_objectives, with_theory
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
@@ -20,7 +19,7 @@ from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
 from fedmc.cli.groups import Budget, Events, Form, Side, Solver, Table
 from fedmc.cli.lazy import resolve
-from fedmc.cli.objectives import ObjectivesFile, read_objectives
+from fedmc.cli.objectives import ObjectivesFile, fitting, read_objectives
 from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
 from fedmc.cli.tracking import Log, Tracking, tracked
@@ -175,9 +174,7 @@ def train(
     ))  # fmt: skip
     wanted = parse_rank(rank)
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
-    theory = diagnostics or tolerance is not None
-    preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
-    preset = preset if objectives is None else with_objectives(preset)
+    preset = preset_of(decided, fitting(solver.preset, diagnostics or tolerance is not None, objectives))
     settings = Settings.preset(
         preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
         min_cohort=min_cohort, decoys=decoys, clip=clip, ranking=ranking,
@@ -190,12 +187,11 @@ def train(
     if patience is not None and plan.validation_split is None:
         raise InputError("--patience needs validation ratings: add --validation 0.1")
     federation, settings = _open(decided, settings, active, rounds, spill is not None)
-    own = read_objectives(objectives, federation, settings)
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
     about |= side.settings() | _about_events(events, federation)
     about |= {name: str(path) for name, path in (("start_from", start_from), ("objectives", objectives)) if path}
-    how = measure_every, diagnostics, spill, report, ablated, trained, own
+    how = measure_every, diagnostics, spill, report, ablated, trained, read_objectives(objectives, federation, settings)
     job = Job(federation, settings, wanted, stop, about, *how)
     with tracked(tracking, folder.path.name, settings.privacy) as log:
         done = _train(job, folder, log)

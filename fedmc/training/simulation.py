@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from scipy import sparse
@@ -37,6 +37,14 @@ class Run(NamedTuple):
     trials: tuple[Trial, ...] = ()  # if the penalty was tuned
 
 
+class Extras(TypedDict, total=False):
+    """What a run need not have."""
+
+    spill: str | Path | None  # keep the clients' states in this folder
+    start_from: Model | None  # go on from this trained model
+    objectives: Mapping[int, Objective]  # penalties and losses of single clients, by their numbers
+
+
 def train(
     federation: Federation,
     settings: Settings,
@@ -44,25 +52,22 @@ def train(
     *,
     measure_every: int | None = None,
     full: bool = False,
-    spill: str | Path | None = None,
     on_round: OnRound | Sequence[OnRound] = (),
-    start_from: Model | None = None,
-    objectives: Mapping[int, Objective] | None = None,
+    **extras: Unpack[Extras],
 ) -> Run:
     """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
     Every `measure_every`-th round is measured; by default, as often as costs little. Each `on_round` is called with
-    every `Round`; the run ends if one returns True. With `spill`, clients' states are kept in this folder.
+    every `Round`; the run ends if one returns True. `Extras` are what else may be given.
     With `penalty_users="auto"` the l2 weight is chosen first, on ratings that the clients hold out; training then
     uses all ratings.
     With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
     that the model was trained on included.
-    `objectives` are the penalties and losses of single clients, by their numbers; all others have those of the run.
     """
-    stop = stop or Stop()
-    check_domain(settings, federation, objectives or {})
+    stop, start_from, objectives = stop or Stop(), extras.get("start_from"), extras.get("objectives", {})
+    check_domain(settings, federation, objectives)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
-    engine = LocalEngine(federation.shards, spill, federation.item_features, objectives)
+    engine = LocalEngine(federation.shards, extras.get("spill"), federation.item_features, objectives)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials: list[Trial] = []

@@ -22,7 +22,6 @@ from functools import cached_property
 import numpy as np
 
 from fedmc.algorithms.messages import STATEFUL_TASKS, Sums, length
-from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
@@ -72,15 +71,13 @@ class Node:
         trust: Trust = NOBODY,
         policy: Policy = DEFAULT,
         ledger: Ledger | None = None,
-        objective: Objective | None = None,
     ) -> None:
         self.shard, self.store, self.on_finish, self.ledger = shard, store, on_finish, ledger
         self.on_news: Callable[[News], None] = lambda news: None
         self.trust, self.replays, self.refusals = trust, Replays(store), Refusals(store.journal)
         self.turns, self.entries = Turns(store), Entries(store)
         memberships = Memberships(store, trust.identity, trust.own)
-        own = None if objective is None else OwnObjective(objective)
-        self.terms = Terms(shard, catalogue, ratings, policy, memberships, store, own=own)
+        self.terms = Terms(shard, catalogue, ratings, policy, memberships, store)
         self._last: tuple[tuple[str, int] | None, bytes] = None, b""  # the last stateless request, and its reply
         if ledger is not None:
             Guard(store, ledger).check()

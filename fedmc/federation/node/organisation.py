@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
-from fedmc.algorithms.objectives import Objective
+from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.state import State
 from fedmc.data.addresses import present
 from fedmc.data.feedback import default_confidence
@@ -263,7 +263,8 @@ def make_node(
     node = Node(
         shard, opened.prepared.catalogue.hash, store, opened.ratings, on_finish,
         trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None,
-        objective=Objective(**config.objective) if config.objective else None,
     )  # fmt: skip
     node.on_news = on_news
+    if config.objective:
+        node.terms = node.terms._replace(own=OwnObjective(Objective(**config.objective)))
     return node
