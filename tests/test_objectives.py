@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedmc import FedMC, Objective, Settings
+from fedmc import FedMC, Objective, Settings, load
 from fedmc.algorithms import registry
 from fedmc.algorithms.objectives import by_number
 from fedmc.errors import InputError
@@ -110,3 +114,49 @@ def test_what_cannot_be_is_refused(own, given, words):
 def test_names_are_looked_up_in_the_order_of_the_clients():
     assert by_number({"b": Objective("l2:1")}, ["a", "b"]) == {1: Objective("l2:1")}
     assert by_number(None, ["a"]) == {}
+
+
+def train(tmp_path, sections, *options):
+    """`fedmc train` on a table of two departments with this file: what it printed, and the model or None."""
+    users, items, numbers = ratings()
+    lines = [
+        f"{u},{i},{r},{'west' if u < 25 else 'east'}"
+        for u, i, r in zip(users.tolist(), items.tolist(), numbers.tolist(), strict=True)
+    ]
+    (tmp_path / "table.csv").write_text("\n".join(["user,item,rating,office", *lines]) + "\n", encoding="utf-8")
+    (tmp_path / "own.toml").write_text(sections, encoding="utf-8")
+    out = tmp_path / "run"
+    given = ["table.csv", "--objectives", "own.toml", "--rounds", "4", "--rank", "3", "--test", "0", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmc", "train", *given, *options], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert (done.returncode == 0) == out.exists()
+    return done.stdout + done.stderr, load(out / "model.npz") if out.exists() else None
+
+
+def test_the_command_line_takes_names_and_numbers(tmp_path):
+    """By name with a partition by column, else by number."""
+    own = '[{}]\npenalty_users = "box:-0.05,0.05"\n'
+    said, by_name = train(tmp_path, own.format("west"), "--partition", "column:office")
+    assert "preset 'bayes' has no penalties or losses that differ by client: using preset 'fast'" in said
+    west = np.array([int(user) < 25 for user in by_name.users])
+    assert np.abs(by_name.U[west][:, [0, 1, 2, 4]]).max() <= 0.05 < np.abs(by_name.U[~west][:, [0, 1, 2, 4]]).max()
+    assert 'objectives = "own.toml"' in (tmp_path / "run" / "settings.toml").read_text(encoding="utf-8")
+    said, _ = train(tmp_path, own.format("1"), "--clients", "4", "--overwrite", "--preset", "paper")
+    assert "run saved" in said
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ("[9]\npenalty_users = 'l2:1'", "own.toml: unknown client '9': choose one of 0, 1, 2, 3"),
+        ("[1]\npenalty_users = 'l9:1'", "own.toml, [1]: unknown penalty 'l9'"),
+        ("[1", "own.toml is not TOML"),
+        ("[1]\nbeta = 3", "own.toml: an objective has loss and penalty_users"),
+    ],
+)
+def test_the_command_line_refuses(tmp_path, sections, words):
+    said, _ = train(tmp_path, sections, "--clients", "4")
+    assert words in said
+    assert "Traceback" not in said
