@@ -19,6 +19,7 @@ from fedmc.data.builder import Duplicates
 from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
 from fedmc.data.ratings import Ratings
+from fedmc.data.readers.columnar import collected
 from fedmc.data.rows import Columns
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
@@ -243,8 +244,8 @@ class FedMC(History, Predicting):
             ratings, validation = split(ratings, self.validation, seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
         stop = Stop(rounds, self.tolerance, self.seconds, self.patience)
-        known = self.patience is None or validation is not None
-        require(known, "patience needs validation ratings: set validation=0.1")
+        needed = "patience needs validation ratings: set validation=0.1"
+        require(self.patience is None or validation is not None, needed)
         federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)
         settings, tried = ranks.chosen(federation.shards, settings, rank)
         with telling(rounds, int(self.verbose)) as progress:
@@ -283,6 +284,7 @@ class FedMC(History, Predicting):
     def _rows(self, X: object, y: ArrayLike | None, groups: ArrayLike | None, reset: bool = False) -> Ratings:
         """What to train on, if the parameters are good."""
         check(self.get_params())
+        X = collected(X)
         if y is not None:
             self._note_columns(X, y, reset=reset)
         elif reset:
