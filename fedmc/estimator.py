@@ -42,6 +42,7 @@ from fedmc.training.stopping import OnRound, Stop
 from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
+LossName = Literal["square", "huber", "logistic"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
     "full_diagnostics", "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose",
@@ -141,7 +142,7 @@ class FedMC(History, Predicting):
     rounds: int = 50
     algorithm: str | Algorithm | None = None
     method: str | Algorithm | None = None
-    loss: str | Loss | None = None
+    loss: LossName | Loss | None = None
     penalty_users: str | Penalty | None = None
     penalty_items: str | Penalty | None = None
     objectives: Objectives | None = None
