@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from typer import Option
 
@@ -35,6 +35,21 @@ class Solver(Group):
     method: options.Method = None
     loss: options.Loss = None
     sampler: options.Sampler = None
+    empty_rounds: Annotated[
+        Literal["server-step", "skip"] | None,
+        Option(
+            help="With FedMC-ADMM: what the server does in a round that nobody takes part in: its step, as in the "
+            "paper, or nothing.",
+            show_default="server-step",
+        ),
+    ] = None
+    update_users: Annotated[
+        Literal["drawn", "all"] | None,
+        Option(
+            help="With fedmavg: whose U a round updates: that of the sampled clients, or of all, as in the paper.",
+            show_default="drawn",
+        ),
+    ] = None
     normalise: options.Normalise = None
     implicit: options.Implicit = None
     dtype: options.Dtype = "float64"

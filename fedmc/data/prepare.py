@@ -190,7 +190,9 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         splits.check_held_out(plan.test_split, len(ratings), 0 if test is None else len(test))
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
     found = side.federated(*of_each, parts.side, parts.report, plan.events is not None)
-    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users)
+    groups = ratings.groups if plan.partition.startswith("column:") else None
+    names = () if groups is None else tuple(map(str, groups[0]))
+    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users, client_names=names)
 
 
 def opened_federation(opened: Prepared) -> Federation:
