@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmc.evaluation.methods import ALONE
-from fedmc.evaluation.runner import Outcome, load
+from fedmc.evaluation.outcomes import Outcome
+from fedmc.evaluation.runner import load
 from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
 from fedmc.problem.ranking import CUTOFFS

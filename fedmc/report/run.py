@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from fedmc.errors import InputError
 from fedmc.evaluation import coverage, final
 from fedmc.evaluation.coverage import SHOWN, Calibration, percent
-from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import Privacy
