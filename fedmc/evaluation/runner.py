@@ -81,12 +81,13 @@ def run(
     return outcomes
 
 
-def opened(study: Study, folder: Path, table: Ratings | None = None) -> Source:
+def opened(study: Study, folder: Path, table: Ratings | None = None, grows: bool = False) -> Source:
     """The source's data, and the study's folder, which is made after all that may be refused."""
-    check_folder(folder, study)
+    check_folder(folder, study, grows)
     for case in study.cases:
         case.settings(study.seeds[0], study.active)
-    ratings = _read(study, table)
+    table = table_of(study) if table is None else table
+    ratings = scaled(table, scale_of(table, study.events, study.confidence_scale))
     first = parts_of(study, ratings, study.seeds[0])
     _create(folder, study)
     return Source(ratings, fingerprint_of(ratings, study.events is not None and study.events.recency), first)
@@ -104,15 +105,13 @@ def parts_of(study: Study, ratings: Ratings, seed: int) -> Parts:
     return Parts(train if study.events is None or study.events.recency else train.without_times(), test, owner)
 
 
-def _read(study: Study, table: Ratings | None) -> Ratings:
-    """The ratings of the study's source, or the confidences of its events."""
+def table_of(study: Study) -> Ratings:
+    """The ratings of the study's source, or the amounts of its events."""
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
-    if table is None:
-        table = load_source(
-            study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
-            duplicates=study.duplicates, events=study.events, wide=study.wide,
-        )  # fmt: skip
-    return scaled(table, scale_of(table, study.events, study.confidence_scale))
+    return load_source(
+        study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
+        duplicates=study.duplicates, events=study.events, wide=study.wide,
+    )  # fmt: skip
 
 
 def run_case(
@@ -198,21 +197,22 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
 
 
-def check_folder(folder: Path, study: Study) -> None:
-    """Refuse a folder that holds another study, or anything else."""
+def check_folder(folder: Path, study: Study, grows: bool = False) -> None:
+    """Refuse a folder that holds another study, or anything else; one that `grows` may have more cases and seeds."""
     path = folder / "study.json"
     if path.exists():
         found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in entries that older files lack
-        if found.to_dict() != study.to_dict():
+        if found.to_dict() != study.to_dict() and not (grows and study.continues(found)):
             raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
         return
-    if folder.exists() and any(folder.iterdir()):
+    begun = (OUTCOMES, "study.json.part")  # what a process leaves that was killed while it made the folder
+    if folder.exists() and any(one.name not in begun for one in folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
 
 
 def _create(folder: Path, study: Study) -> None:
-    """Make the folder, unless it holds the same study already."""
-    path = folder / "study.json"
-    if not path.exists():
-        (folder / OUTCOMES).mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
+    """Make the folder, and write the study unless it is there already."""
+    path, content = folder / "study.json", json.dumps(study.to_dict(), indent=1).encode()
+    (folder / OUTCOMES).mkdir(parents=True, exist_ok=True)
+    if not path.exists() or Study.from_dict(json.loads(path.read_bytes())).to_dict() != study.to_dict():
+        write_whole(path, content)

@@ -19,6 +19,7 @@ from fedmc.evaluation.methods import Method
 
 Measure = Literal["objective", "test_rmse", "test_ndcg_20", "nonzeros"]
 Axis = Literal["round", "seconds", "megabytes"]
+GROWING = ("cases", "seeds", "title", "figures")  # what may change without a change of outcomes
 
 
 class Goal(NamedTuple):
@@ -169,6 +170,12 @@ class Study:
         other = next((case.method for case in self.cases if self.feedback not in case.kind.feedback), None)
         has, cure = ("ratings", "implicit") if self.events is None else ("events", "explicit")
         require(other is None, f"the method {other} does not learn from {has}: leave it out, or feedback={cure!r}")
+
+    def continues(self, before: Study) -> bool:
+        """Whether this is an earlier study with more cases or seeds: the outcomes that are there stay valid."""
+        old, new = ({k: v for k, v in one.to_dict().items() if k not in GROWING} for one in (before, self))
+        more = all(case in self.cases for case in before.cases) and set(before.seeds) <= set(self.seeds)
+        return more and old == new
 
     @property
     def labels(self) -> list[str]:
