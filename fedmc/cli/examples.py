@@ -35,6 +35,11 @@ TRAINING: dict[str, Examples] = {
         ("The convergence experiment of the paper, on the demo set", "reproduce convergence"),
         ("On MovieLens 1M, with one seed", "reproduce sparsity --data ml-1m/ratings.dat --seeds 1"),
     ),
+    "study": (
+        ("All methods, data sets and seeds of a file, over two processes", "study ranks.toml --jobs 2"),
+        ("Check the file and list its runs", "study ranks.toml --dry-run"),
+        ("Into a folder of your choice", "study ranks.toml --out results"),
+    ),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
         ("Of a run of a federation, at its server", "report made/server --run 2026-10-01-120000"),

@@ -7,7 +7,6 @@ the number of methods. The best is set in bold only if all of these tests reject
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -124,8 +123,14 @@ def heading(measure: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four decimals, or six digits of what is far from 1."""
-    return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.5g}"
+    """Four decimals; of very small and very large numbers, as many digits as help."""
+    return (
+        f"{value:.4f}"
+        if value == 0 or 5e-4 <= abs(value) < 1e4
+        else f"{value:.5g}"
+        if abs(value) > 1
+        else f"{value:.2g}"
+    )
 
 
 def shown(cell: Cell, bold: str, between: str) -> str:
@@ -187,8 +192,3 @@ _ESCAPES = {
 
 def _tex(text: str) -> str:
     return "".join(_ESCAPES.get(sign, sign) for sign in text)
-
-
-def finite(value: float | None) -> float | None:
-    """A number for a table of numbers; None for what is not finite."""
-    return value if value is not None and math.isfinite(value) else None

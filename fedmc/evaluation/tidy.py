@@ -49,15 +49,14 @@ def _rows(part: Part, outcome: Outcome) -> list[dict[str, Value]]:
 
 def times(finished: Sequence[Finished]) -> dict[str, list[Value]]:
     """The seconds of updates up to each measured round."""
-    rows: list[dict[str, Value]] = [
-        {"data": one.part.data, "part": one.part.name, "case": outcome.label, "seed": outcome.seed}
-        | {"round": row["round"], "seconds": row["seconds"]}
+    names = ("data", "part", "case", "seed", "round", "seconds")
+    rows: list[tuple[Value, ...]] = [
+        (one.part.data, one.part.name, outcome.label, outcome.seed, row["round"], row["seconds"])
         for one in finished
         for outcome in one.outcomes
         for row in outcome.rows
     ]
-    names = ("data", "part", "case", "seed", "round", "seconds")
-    return {name: [row[name] for row in rows] for name in names}
+    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
 def write(table: Rows, path: Path) -> None:
@@ -67,7 +66,7 @@ def write(table: Rows, path: Path) -> None:
 
 
 def column(values: Sequence[Value]) -> Array:
-    """An array that keeps its gaps: whole numbers, numbers, or text if one value is text."""
-    if any(isinstance(value, str) for value in values):
-        return np.array([None if value is None else str(value) for value in values], object)
-    return np.array(values, object)
+    """An array of one type that keeps its gaps: true or false, whole numbers, numbers or, of mixed values, text."""
+    kinds = {type(value) for value in values if value is not None}
+    kind = next(iter(kinds)) if len(kinds) == 1 else float if kinds == {int, float} else str
+    return np.array([None if value is None else kind(value) for value in values], object)

@@ -44,7 +44,9 @@ def write_report(folder: Path) -> Path:
         html.section("Methods", html.table([HEADINGS[name] for name in shown], rows)),
         *_ranking(lines),
         html.section(
-            "What was run", html.pairs(_settings(study)), html.folded("Settings of each method", _cases(study))
+            "What was run",
+            html.pairs(settings_in_words(study)),
+            html.folded("Settings of each method", cases_in_words(study)),
         ),
         html.section("The theory's certificate", html.paragraph(CERTIFICATE)),
         html.section("Made with", html.pairs(html.versions())),
@@ -129,14 +131,14 @@ def _about(study: Study) -> str:
     )
 
 
-def _settings(study: Study) -> dict[str, object]:
+def settings_in_words(study: Study) -> dict[str, object]:
     names = ("source", "clients", "active", "rounds", "partition", "test", "seeds", "measure_every", "duplicates")
     optional = ("columns", "query", "events", "confidence_scale")
     given = {name: getattr(study, name) for name in optional if getattr(study, name) is not None}
     return {name: getattr(study, name) for name in names} | given | {"seeds": ", ".join(map(str, study.seeds))}
 
 
-def _cases(study: Study) -> str:
+def cases_in_words(study: Study) -> str:
     return "".join(
         html.heading(case.label) + html.pairs(case.settings(study.seeds[0], study.active).to_dict())
         for case in study.cases
