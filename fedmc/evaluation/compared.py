@@ -124,13 +124,9 @@ def heading(measure: str) -> str:
 
 def number(value: float) -> str:
     """Four decimals; of very small and very large numbers, as many digits as help."""
-    return (
-        f"{value:.4f}"
-        if value == 0 or 5e-4 <= abs(value) < 1e4
-        else f"{value:.5g}"
-        if abs(value) > 1
-        else f"{value:.2g}"
-    )
+    if value == 0 or 5e-4 <= abs(value) < 1e4:
+        return f"{value:.4f}"
+    return f"{value:.5g}" if abs(value) > 1 else f"{value:.2g}"
 
 
 def shown(cell: Cell, bold: str, between: str) -> str:

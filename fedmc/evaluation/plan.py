@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from fedmc.algorithms import registry
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.presets import OF_EVENTS
 from fedmc.errors import FedmcError, InputError, require
 from fedmc.evaluation import methods
@@ -18,6 +19,11 @@ Value = str | int | float | bool
 Values = Mapping[str, Sequence[Value]]  # a grid: all values of each setting
 BUDGET = ("clients", "active", "rounds", "test", "partition", "measure_every")
 OF_PRESETS = {"fast": "fedmc", "bayes": "fedmc-bayes", "paper": "fedmc-paper", OF_EVENTS: "ials"}
+NAMED_BY: dict[str, Callable[[str], str | None]] = {  # what names a method, the first one that does
+    "method": str,
+    "algorithm": lambda name: name if registry.name_of(name) in methods.names() else None,
+    "preset": OF_PRESETS.get,
+}
 MOST = 100_000  # runs
 
 
@@ -78,25 +84,22 @@ _COMPARED = ("rank", "penalty_users", "inner_steps", "beta")  # what `Method.tak
 
 
 def _method(name: str, options: dict[str, Value]) -> str:
-    """The name of the method that the options describe; what only named it is removed from them."""
-    if "method" in options:
-        return str(options.pop("method"))
-    algorithm, preset = str(options.get("algorithm", "")), str(options.get("preset", ""))
-    if algorithm and registry.name_of(algorithm) in methods.names():
-        del options["algorithm"]
-        return algorithm
-    if algorithm or preset:
-        found = OF_PRESETS.get(preset, "fedmc")
-        if preset in OF_PRESETS:
-            del options["preset"]
-        return found
+    """The method that the options describe, or the section's name; what only named it is removed from them."""
+    words = {key: str(options[key]) for key in NAMED_BY if key in options}
+    for key, word in words.items():
+        found = NAMED_BY[key](word)
+        if found is not None:
+            del options[key]
+            return found
+    if words:
+        return "fedmc"  # with another algorithm
     if name not in methods.names():
         cure = "add method, algorithm or preset, or name the section after a method"
         raise InputError(f"nothing says which method this is: {cure} ({', '.join(methods.names())})")
     return name
 
 
-def check_case(case: Case, active: int) -> None:
+def check_case(case: Case) -> None:
     """Refuse settings that the case cannot have, or that its method would not use."""
     kind = case.kind
     unused = sorted(case.options.keys() - set(kind.takes)) if kind.central is not None else []
@@ -105,19 +108,16 @@ def check_case(case: Case, active: int) -> None:
         lambda: f"{unused[0]} has no effect on {case.method}, which takes {' and '.join(kind.takes)}: leave it out",
     )
     require(kind.central is None or not case.objectives, f"{case.method} has no clients: leave out its objectives")
-    wanted = case.options.get("preset", kind.settings.get("preset"))
-    try:
-        found = case.settings(0, active)
-    except TypeError as error:
-        raise InputError(f"a value has the wrong type: {error}") from None
-    if wanted is not None and wanted != found.preset_name:
+    asked = case.options.get("preset", kind.settings.get("preset"))
+    found = case.settings(0, 1)
+    if asked not in (None, found.preset_name):
         names = ", ".join(sorted(case.options.keys() - {"preset"}))
-        raise InputError(f"preset={wanted!r} has not all of the settings {names}: leave out those of others")
-    if case.objectives:
-        require(
-            found.make_algorithm().objectives_differ,
-            f"{found.make_algorithm()} has no objectives that differ by client: leave them out",
-        )
+        raise InputError(f"preset={asked!r} has not all of the settings {names}: leave out those of others")
+    for client, one in case.objectives.items():
+        try:
+            Objective(**one).settings(found, 1)
+        except FedmcError as error:
+            raise in_section(f"objectives.{client}", error) from None
 
 
 def parts_of(data: str, study: Study, budgets: Values) -> Iterator[Part]:

@@ -89,7 +89,6 @@ def plan_of(content: Table, name: str = "study", folder: Path | None = None) -> 
     iterates = bool(study.get("iterates", False))
     plan = Plan(study.get("name", name), with_folders(parts), _measures(study.get("measures")), iterates)
     require(plan.runs <= MOST, f"[grid]: {plan.runs:,} runs are more than {MOST:,}: leave out some values")
-    _check_cases(plan)
     return plan
 
 
@@ -108,6 +107,8 @@ def _cases(given: object, shared: Values) -> dict[str, list[Case]]:
         objectives = _objectives(where, entries.get("objectives", {}))
         try:
             found[where] = list(cases_of(name, str(entries.get("label", name)), own, shared, objectives))
+            for case in found[where]:
+                check_case(case)
         except FedmcError as error:
             raise in_section(where, error) from None
         used |= shared.keys() & {key for case in found[where] for key in case.options}
@@ -158,16 +159,6 @@ def _parts(
         return list(parts_of(name, study, {k: v for k, v in budgets.items() if k not in entries}))
     except FedmcError as error:
         raise in_section(where, error) from None
-
-
-def _check_cases(plan: Plan) -> None:
-    """Refuse settings that a case cannot have, before anything is run."""
-    for part in plan.parts:
-        for case in part.study.cases:
-            try:
-                check_case(case, part.study.active)
-            except FedmcError as error:
-                raise in_section(f"[method] {case.label}", error) from None
 
 
 def _source(source: str, folder: Path | None) -> str:

@@ -84,11 +84,12 @@ def run(
 def opened(study: Study, folder: Path, table: Ratings | None = None, grows: bool = False) -> Source:
     """The source's data, and the study's folder, which is made after all that may be refused."""
     check_folder(folder, study, grows)
-    for case in study.cases:
-        case.settings(study.seeds[0], study.active)
+    settings = {case.label: case.settings(study.seeds[0], study.active) for case in study.cases}
     table = table_of(study) if table is None else table
     ratings = scaled(table, scale_of(table, study.events, study.confidence_scale))
     first = parts_of(study, ratings, study.seeds[0])
+    for case in study.cases:
+        _objectives(case, settings[case.label], first, int(first.owner.max()) + 1)
     _create(folder, study)
     return Source(ratings, fingerprint_of(ratings, study.events is not None and study.events.recency), first)
 

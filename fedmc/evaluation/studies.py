@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from fedmc.data.files import write_whole
 from fedmc.data.ratings import Ratings
-from fedmc.errors import InputError, require
+from fedmc.errors import FedmcError, InputError, require
 from fedmc.evaluation import mapped
 from fedmc.evaluation.outcomes import ITERATES, OUTCOMES, TIMES, Outcome, file_names, store, stored
-from fedmc.evaluation.plan import Part, Plan
+from fedmc.evaluation.plan import Part, Plan, in_section
 from fedmc.evaluation.runner import Source, check_folder, opened, table_of
 from fedmc.evaluation.study import Study
 from fedmc.evaluation.workers import Record, Task, Watch, run_tasks
@@ -103,7 +103,10 @@ def _tasks(
         how = _reading(study)
         if how not in tables:
             tables = {how: table_of(study)}
-        source = opened(study, place.folder, tables[how], grows=True)
+        try:
+            source = opened(study, place.folder, tables[how], grows=True)
+        except FedmcError as error:
+            raise in_section(f"data set {part.name}", error) from None
         data = scratch / str(number)
         for seed in study.seeds:
             for case in study.cases:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmc.data.readers.writing import writing_rows
-from fedmc.evaluation.outcomes import Outcome
+from fedmc.evaluation.outcomes import Outcome, Row
 from fedmc.evaluation.plan import BUDGET, Part
 from fedmc.evaluation.runner import MEASURES
 from fedmc.evaluation.studies import Finished
@@ -38,13 +38,14 @@ def _rows(part: Part, outcome: Outcome) -> list[dict[str, Value]]:
     common: dict[str, Value] = {"data": part.data, "case": case.label, "method": case.method, "seed": outcome.seed}
     common |= {name: getattr(study, name) for name in BUDGET}
     common |= {f"set_{key}": value for key, value in case.options.items() if isinstance(value, str | int | float)}
-    common |= {"diverged": outcome.diverged, "refused": outcome.refused}
-    measured = [
-        {name: row.get(name) for name in ("round", *MEASURES)}
-        | {"bytes_up": row.get("up"), "bytes_down": row.get("down")}
-        for row in outcome.rows
-    ]
-    return [common | row for row in measured or [{}]]
+    common |= {"diverged": outcome.diverged or "", "refused": outcome.refused or ""}
+    return [_with(common, row) for row in outcome.rows] or [common]
+
+
+def _with(common: dict[str, Value], row: Row) -> dict[str, Value]:
+    names = {name: name for name in ("round", *MEASURES)} | {"bytes_up": "up", "bytes_down": "down"}
+    measured: dict[str, Value] = {name: row.get(kept) for name, kept in names.items()}
+    return common | measured
 
 
 def times(finished: Sequence[Finished]) -> dict[str, list[Value]]:
