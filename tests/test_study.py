@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from scipy import stats
 import fedmc
 from fedmc.data.partition import make_shards
 from fedmc.errors import FedmcError, InputError
-from fedmc.evaluation import compared, runner, studies, tidy, workers
+from fedmc.evaluation import compared, plan_file, runner, studies, tidy, workers
 from fedmc.evaluation.outcomes import Outcome, file_names
 from fedmc.evaluation.plan_file import plan_of, read_plan
 from fedmc.evaluation.studies import Calls, run_plan
@@ -555,3 +556,34 @@ def test_results_are_tidy(one):
     times = pq.read_table(folder / "times.parquet").to_pylist()
     assert [t["round"] for t in times] == [r["round"] for r in rows]
     assert all(t["seconds"] > 0 for t in times)
+
+
+# The documentation
+
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "study.md").read_text(encoding="utf-8")
+
+
+def block(language):
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return found
+
+
+@pytest.mark.slow
+def test_the_documented_examples_run(tmp_path):
+    (tmp_path / "ranks.toml").write_text(block("toml"))
+    done = command("study", "ranks.toml", "--jobs", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "studies" / "ranks"
+    rows = pq.read_table(folder / "results.parquet").to_pylist()
+    assert {row["set_rank"] for row in rows} == {5, 10}
+    assert len({(row["case"], row["seed"]) for row in rows}) == 8 * 3
+    (tmp_path / "two.py").write_text(block("python"))
+    done = subprocess.run([sys.executable, "two.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"fast, rank=\d+: 0\.\d{4}, worst client and round \d\.\d{4}", done.stdout)) == 2
+
+
+def test_the_page_names_every_entry_of_a_file():
+    named = set(re.findall(r"`([a-z_]+)", PAGE))
+    entries = {"name", "seeds", "measures", "iterates", "label", "method", "algorithm", "preset", *plan_file.SOURCE}
+    assert entries - named == set()
