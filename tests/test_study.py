@@ -114,7 +114,7 @@ def kill_and_resume(folder, seed, most):
     for _ in range(most):
         process = start(folder, "--jobs", str(drawn.choice((1, 2))), "--out", f"killed-{seed}")
         try:
-            assert process.wait(drawn.uniform(1.5, 5.0)) == 0
+            assert process.wait(drawn.uniform(1.0, 3.0)) == 0
             break
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
@@ -174,6 +174,7 @@ def test_what_is_there_is_kept(table, one, tmp_path):
     assert not list(folder.glob("ratings-*"))
 
 
+@pytest.mark.slow
 def test_a_study_gains_methods_and_seeds_but_is_not_changed(table, one, tmp_path):
     folder, plan, told = shutil.copytree(one[0].folder, tmp_path / "out"), content(table), []
     larger = content(table, study=plan["study"] | {"seeds": [1, 2, 3]}, method=plan["method"] | {"fedavg": {}})
@@ -233,6 +234,7 @@ def test_a_case_that_ends_two_workers_is_named(table, tmp_path, monkeypatch):
     assert len(list((tmp_path / "out" / "small" / "outcomes").glob("*-1.json"))) == 3
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_parent(table, tmp_path):
     (tmp_path / "ratings.csv").write_text(table.read_text())
     (tmp_path / "a.toml").write_text(FILE.format(rounds=100_000).replace("iterates = true", ""))
@@ -260,6 +262,7 @@ def alive(pid):
 # What a study may hold
 
 
+@pytest.mark.slow
 def test_plug_ins_privacy_modes_objectives_and_callbacks(table, tmp_path, monkeypatch):
     folder = install(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
