@@ -275,6 +275,57 @@ def test_a_peer_that_does_not_read_is_cut(holder, monkeypatch):
             assert health(client)["status"] == "ok"
 
 
+def deaf_peer(world, requests):
+    """A connection that sends and never reads."""
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    peer.settimeout(5)
+    peer.connect(("127.0.0.1", world.port))
+    peer.sendall(requests)
+    return peer
+
+
+PAGE = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def test_a_peer_that_does_not_read_its_last_answer_is_cut(holder, monkeypatch):
+    """Closing a connection waits until the peer has read all."""
+    monkeypatch.setattr(connection, "EXCHANGE", 0.5)
+    monkeypatch.setattr(connection, "HEADER", 0.5)
+    with running(holder) as world:
+        there = world.uvicorn.server_state.connections
+        last = PAGE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        world.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)  # its connections have the same
+        with deaf_peer(world, last):
+            until(lambda: any(one.transport.is_closing() for one in there))
+            until(lambda: not there, 10)
+        world.uvicorn.config.timeout_keep_alive = 0.2
+        with deaf_peer(world, PAGE):
+            until(lambda: any(one.transport.is_closing() for one in there))
+            until(lambda: not there, 10)
+
+
+def test_strangers_that_do_not_read_keep_nobody_out(holder, monkeypatch):
+    monkeypatch.setattr(connection, "CONNECTIONS", 5)
+    with running(holder) as world:
+        strangers = [deaf_peer(world, PAGE * 400) for _ in range(5)]
+        until(lambda: sum(one.answering for one in world.uvicorn.server_state.connections) == 5)
+        with world.client() as client:
+            for _ in range(3):
+                assert client.post("/v1/recommend", json={"user": 7}).status_code == 200
+            strangers += [deaf_peer(world, PAGE) for _ in range(5)]
+            (left,) = [one for one in world.uvicorn.server_state.connections if one.known]
+            assert not left.ended
+        for one in strangers:
+            one.close()
+
+
+def test_a_long_header_is_refused_even_in_one_piece(holder):
+    with running(holder) as world, world.connect() as peer:
+        peer.sendall(PAGE[:-2] + b"x: " + b"x" * (connection.HEADER_BYTES + 1) + b"\r\n\r\n")
+        assert peer.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 def test_too_many_connections_end_the_one_that_is_idle_longest(holder, monkeypatch):
     monkeypatch.setattr(connection, "CONNECTIONS", 5)
     with running(holder) as world:
