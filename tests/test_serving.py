@@ -215,6 +215,18 @@ def test_other_models_answer_too(tmp_path, preset):
     api.close()
 
 
+def test_halves_of_characters_in_ids_and_titles(model, tmp_path):
+    """JSON writes them as escapes; UTF-8 cannot."""
+    titles = model.titles.astype("<U30")
+    titles[3] = "Film \ud800"
+    api = Direct(holder_of(replace(model, titles=titles), tmp_path / "model.npz"))
+    found = good(api.post("/v1/predict", {"pairs": [{"user": 7, "item": 3}]}))["predictions"]
+    assert found[0]["title"] == "Film \ud800"
+    assert found[0]["prediction"] == model.predict(7, 3)[0]
+    assert "low" not in found[0]
+    api.close()
+
+
 # Bounds and types.
 
 MANY = [{"user": 7, "item": 1}] * (schema.MAX_PAIRS + 1)

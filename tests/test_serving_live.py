@@ -172,6 +172,21 @@ def test_a_file_that_changes_while_it_is_read(files, place, holder):
         holder._read()
 
 
+def test_a_copy_that_keeps_time_and_size_is_noticed(place, holder):
+    """As `rsync --inplace --times` or `cp --preserve` write it."""
+    with np.load(place) as archive:
+        content = dict(archive)
+    content["titles"] = np.frombuffer(content["titles"].tobytes().replace(b"Film A", b"Film Z"), np.uint8)
+    before, hash_before = place.stat(), holder.current.hash
+    np.savez(place, **content)
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = place.stat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+    holder.check()
+    assert holder.current.hash != hash_before
+    assert holder.current.model.titles[0] == "Film Z of 1990"
+
+
 # Connections.
 
 
@@ -472,6 +487,24 @@ def test_tokens(tmp_path):
     assert not tokens.same("\udcff", token)
     assert tokens.bearer("Bearer x") == "x"
     assert tokens.bearer("Basic x") == ""
+
+
+def test_servers_that_start_together_share_a_token(tmp_path):
+    """The second one may look while the first has made the file, and not written it yet."""
+    path = tmp_path / "token"
+    path.touch(0o600)
+    writing = threading.Timer(0.1, path.write_text, ["a" * 30])
+    writing.start()
+    assert tokens.make_or_load(path) == "a" * 30
+    writing.join()
+
+
+def test_places_that_cannot_hold_a_token(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none" / "token")
+    for name in ("pipe", "nowhere"):
+        with pytest.raises(DataError, match=f"{name} is not a file"):
+            tokens.make_or_load(tmp_path / name)
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class Stamp(NamedTuple):
     inode: int
     written: int
     size: int
+    changed: int  # of its name, rights or content: copies may keep the time of writing
 
 
 class Holder:
@@ -96,7 +97,7 @@ def stamp_of(path: Path) -> Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
+    return Stamp(found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns)
 
 
 def hash_of(path: Path) -> str:
