@@ -111,6 +111,7 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(files, place, holder,
         until(lambda: health(client)["status"] == "old")
         found = health(client)
         assert found["model"] == first["model"]
+        assert str(place.parent) not in found["refused"]["why"]
         assert "model.npz" in found["refused"]["why"]
         assert client.post("/v1/recommend", json={"user": 7}).status_code == 200
         assert caplog.text.count("the new model is refused") == 1  # not once in every look
@@ -436,6 +437,9 @@ def test_the_page_in_a_browser(holder, browser):
         answer = section.locator("pre").inner_text()
         assert answer.startswith("200")
         assert len(json.loads(answer[4:])["items"]) == 2
+        section.locator("textarea").fill('{"user": 7, "exclude": [9007199254740993]}')
+        section.locator("button").click()
+        section.locator("pre", has_text=re.compile(r"\[\s+9007199254740993\s+\]")).wait_for(timeout=5000)
         assert all(url.startswith(f"{world.address}/") or url.startswith("data:") for url in asked), asked
         assert [text for text in said if "401" not in text] == []
         page.set_viewport_size({"width": 390, "height": 800})
@@ -459,6 +463,8 @@ def test_what_the_command_refuses(place, tmp_path):
     refused(fedmc("serve", tmp_path), "holds no model.npz")
     refused(fedmc("serve", run, "--host", "0.0.0.0"), "not loopback", "--remote", "TLS")
     refused(fedmc("serve", run, "--host", "0.0.0.0", "--remote", "--no-token"), "--no-token is for loopback only")
+    for name in ("https://films.example.org", "films.example.org:443", ""):
+        refused(fedmc("serve", run, "--allow-host", name), "without scheme and port")
     refused(fedmc("serve", run, "--tls-cert", "x"), "both a certificate and its key")
     refused(fedmc("serve", run, "--host", "no.such.host.invalid", "--remote"), "cannot listen on no.such.host.invalid")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -470,6 +476,17 @@ def test_what_the_command_refuses(place, tmp_path):
     os.chmod(run / "serve.token", 0o600)
     (run / "model.npz").write_bytes(b"no model")
     refused(fedmc("serve", run, "--port", 0), "not a whole fedmc model file")
+
+
+def test_a_reload_while_it_starts_does_not_end_it(place):
+    """systemd takes the end by SIGHUP for a clean one, and would not start it again."""
+    code = (
+        "import os, signal, sys; from fedmc.cli import main; from fedmc.serving import server\n"
+        "server.listen = lambda binding: (os.kill(os.getpid(), signal.SIGHUP), sys.exit(7))\n"
+        "main(['serve', sys.argv[1]])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, place.parent], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
 
 
 def test_without_the_extra_it_says_what_to_install():
