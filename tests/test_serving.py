@@ -73,6 +73,16 @@ def test_recommend(api, model, more):
     assert found["model"] == good(api.ask(get("/v1/health")))["model"]["hash"]
 
 
+def test_the_token_shows_what_users_rated(api, model):
+    """As docs/how-to/serve.md warns: it is no token for users."""
+    everything, new = (
+        {one["item"] for one in good(api.post("/v1/recommend", {"user": 7, "n": 15, "exclude_seen": seen}))["items"]}
+        for seen in (False, True)
+    )
+    (row,) = np.flatnonzero(model.users == 7)
+    assert everything - new == set(model.items[model.seen[[row]].indices].tolist())
+
+
 def test_an_id_may_be_a_text(api):
     assert listed(good(api.post("/v1/recommend", {"user": "7"}))) == listed(
         good(api.post("/v1/recommend", {"user": 7}))

@@ -621,6 +621,13 @@ def test_where_it_may_listen():
             server.check_binding(Binding(host, 0), False, True)
 
 
+def test_the_documented_service_can_write_what_it_must():
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    cache = re.search(r"^    CacheDirectory=(\w+)$", page, re.M)[1]
+    assert f"    Environment=NUMBA_CACHE_DIR=/var/cache/{cache}\n" in page  # systemd makes it below /var/cache
+    assert "    ReadWritePaths=/srv/fedmc/run\n" in page  # for the token beside the model
+
+
 @pytest.mark.slow
 def test_the_documentation(tmp_path):
     """The block of docs/how-to/serve.md as it stands, on a free port."""
