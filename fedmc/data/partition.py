@@ -148,6 +148,7 @@ class Federation(NamedTuple):
     user_feature_names: tuple[str, ...] = ()
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
     new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
+    period: tuple[int, int] | None = None  # first and last time of all ratings or events, if times were read
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

@@ -190,7 +190,9 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
         splits.check_held_out(plan.test_split, len(ratings), 0 if test is None else len(test))
     of_each = parts.train, parts.owner, dtype, parts.test, parts.validation
     found = side.federated(*of_each, parts.side, parts.report, plan.events is not None)
-    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users)
+    times = ratings.times
+    period = None if times is None or not len(times) else (int(times.min()), int(times.max()))
+    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users, period=period)
 
 
 def opened_federation(opened: Prepared) -> Federation:

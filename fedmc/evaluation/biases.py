@@ -1,0 +1,58 @@
+"""Biases only: the mean rating, an offset of each user and one of each item. It is computed shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmc.data.partition import Shard
+from fedmc.types import Array
+
+WEIGHT = 4.0  # as in `pooled.bias_fits`: close to the best on validation ratings (docs/explanation/algorithm.md)
+SWEEPS, TOLERANCE = 100, 1e-4  # until no item's bias changes by more than this, in standard deviations of ratings
+
+
+class Biases(NamedTuple):
+    """Offsets by the rows and columns of the whole table; 0 for those without ratings."""
+
+    mean: float
+    users: Array
+    items: Array
+
+    def predict(self, rows: Array, columns: Array) -> Array:
+        return self.mean + self.users[rows] + self.items[columns]
+
+
+def fit(shards: Sequence[Shard], weight: float = WEIGHT) -> Biases:
+    """The biases with the smallest squared error on the training ratings, with an l2 penalty of this weight.
+
+    Users and items are fitted in turn. No table of all ratings is made, so that shards can be larger than memory.
+    """
+    items = np.zeros(shards[0].by_user.shape[1])
+    users = np.zeros(1 + max(int(shard.users.max()) for shard in shards))
+    total = sum(shard.by_user.nnz for shard in shards)
+    mean = sum(float(shard.by_user.data.sum(dtype=np.float64)) for shard in shards) / total
+    square = sum(float(np.sum(np.square(shard.by_user.data - mean, dtype=np.float64))) for shard in shards)
+    for _ in range(SWEEPS):
+        before = items
+        items = _sweep(shards, Biases(mean, users, items), weight)
+        if np.max(np.abs(items - before)) <= TOLERANCE * np.sqrt(square / total):
+            break
+    return Biases(mean, users, items)
+
+
+def _sweep(shards: Sequence[Shard], now: Biases, weight: float) -> Array:
+    """Fit the users, in place, and then the items, which are returned."""
+    sums, counts = np.zeros(len(now.items)), np.full(len(now.items), weight)
+    for shard in shards:
+        matrix, number = shard.by_user, len(shard.users)
+        columns, of_users = matrix.indices, np.diff(matrix.indptr)
+        rows = np.repeat(np.arange(number), of_users)
+        centred = matrix.data - now.mean
+        mine = np.bincount(rows, centred - now.items[columns], number) / (of_users + weight)
+        now.users[shard.users] = mine
+        sums += np.bincount(columns, centred - mine[rows], len(sums))
+        counts += np.bincount(columns, minlength=len(counts))
+    return np.asarray(sums / counts)
