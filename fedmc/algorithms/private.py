@@ -56,6 +56,9 @@ class Private(Algorithm):
     """
 
     name = "dp"
+    ignored_settings = frozenset(
+        {"beta", "beta_scale", "inner_steps", "passes", "dual_step", "fit_users_to", "extrapolation", "entry_penalty"}
+    )
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
     warm_starts = False  # a second run over the same users spends a second budget

@@ -75,6 +75,7 @@ class Algorithm(Protocol):
     label: str = ""  # in tables and figures; the name if it is empty
     state_types: tuple[type[State], ...] = ()  # NamedTuples with a field U; a node's store writes and reads them
     unused_settings: Set[str] = frozenset()  # settings without a meaning here: refused if given
+    ignored_settings: Set[str] = frozenset()  # settings that may be given, but change nothing: reports leave them out
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")

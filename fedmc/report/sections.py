@@ -1,0 +1,128 @@
+"""The sections of a run's report that a reader needs no knowledge of the field for."""
+
+from __future__ import annotations
+
+import time
+
+from fedmc.data.counts import Counts
+from fedmc.evaluation.baselines import Baselines, Client
+from fedmc.report import html
+from fedmc.report.figures import dots, inline_svg, plot, save
+from fedmc.report.run_folder import Finished
+from fedmc.report.sentences import NDCG, RMSE, change, traffic
+from fedmc.report.title import data_name
+
+HOW_TO_HOLD_OUT = "No ratings were held out, so nobody can tell how good the model is on new ones: hold some out (--test)."
+MORE = "`fedmc train --baselines` also trains each organisation alone, and on all data in one place."
+SAME_DATA = "All figures are of the same held-out data, which no method was trained on."
+NAMES = {"biases": "biases only", "alone": "each alone", "pooled": "all data in one place"}
+
+
+def trained_on(run: Finished) -> str:
+    """The data in counts; of a run of an earlier version, what its settings say."""
+    source = data_name(run.settings.get("source"), run.events)
+    if run.counts is None:
+        known = {"data": source, "organisations": run.settings.get("clients"), "held out": run.settings.get("test")}
+        return html.section("What it was trained on", html.pairs({k: v for k, v in known.items() if v is not None}))
+    values = {"data": source, **_counted(run.counts, run.unit)}
+    return html.section("What it was trained on", html.pairs(values, "What the model was trained on"))
+
+
+def _counted(found: Counts, unit: str) -> dict[str, object]:
+    what, aside = "events" if found.events else "ratings", found.test + found.validation
+    values: dict[str, object] = {"users": f"{found.users:,}", "items": f"{found.items:,}", what: f"{found.ratings:,}"}
+    if found.lowest is not None:
+        values[what] += f", from {found.lowest:g} to {found.highest:g} {unit}"  # type: ignore[operator]
+    values["organisations"] = f"{found.clients:,}, simulated on one machine"
+    if found.first is not None and found.last is not None:
+        values["period"] = f"{_day(found.first)} to {_day(found.last)}"
+    held_out = f"{aside:,} {what}, {100 * found.held_out:.0f} % of all: not used for training"
+    values["held out"] = held_out if aside else "nothing"
+    return values
+
+
+def _day(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def quality(run: Finished) -> str:
+    """How good the model is, beside what can be had without it, and by round."""
+    parts = [*_levels_table(run), *_curve(run), html.paragraph(traffic(run))]
+    legend = NDCG if run.events else RMSE.format(unit=run.unit)
+    return html.section("How good it is", html.paragraph(legend), *parts)
+
+
+def _levels_table(run: Finished) -> list[str]:
+    """The model beside its baselines."""
+    found, last = run.baselines, run.history.last
+    measure = "test_ndcg_20" if run.events else "test_rmse"
+    value = dict(last).get(measure, run.ranked.get(measure))
+    if not isinstance(value, float):
+        return [] if run.events else [html.paragraph(HOW_TO_HOLD_OUT)]
+    popular = dict(last).get("test_popular_ndcg_20", run.ranked.get("test_popular_ndcg_20")) if run.events else None
+    others = [("popularity: the same items for everybody", popular, "how often each item was had")]
+    if found is not None:
+        alone = "each organisation alone" + (
+            "" if found.trained_alone == run.clients else f" ({found.trained_alone:,} of {run.clients:,} organisations)"
+        )
+        others += [
+            ("biases only: averages of users and items", found.biases, "every rating"),
+            (alone, found.alone, "nothing"),
+            ("the same model, all data in one place", found.pooled, "everything"),
+        ]
+    sent = "updates, as the privacy mode says"
+    rows: list[tuple[object, ...]] = [("this model: trained together", value, "", sent)]
+    rows += [(name, base, change(value, base), leaves) for name, base, leaves in others if isinstance(base, float)]
+    headings = "prediction by", "NDCG@20" if run.events else f"RMSE ({run.unit})", "this model is", "what leaves it"
+    notes = [SAME_DATA] + ([] if found is not None and found.alone is not None else [MORE])
+    return [html.table(headings, rows, sorts=False, marked={0: "trained"}, label="This model beside others"),
+            html.paragraph(" ".join(notes))]  # fmt: skip
+
+
+def _curve(run: Finished) -> list[str]:
+    """The measure by round, its best round marked, and the baselines as lines."""
+    best = run.history.best()
+    if best is None or len(best.points) < 2:
+        return []
+    found, levels = run.baselines, dict[str, float]()
+    same = "rmse" if best.label.endswith("RMSE") else "ndcg_20"
+    if found is not None and found.measure == same and not best.label.startswith("train"):
+        known = ((name, getattr(found, field)) for field, name in NAMES.items())
+        levels = {name: value for name, value in known if value is not None}
+    unit = run.unit if same == "rmse" else ""
+    label = f"{best.label} ({unit})" if unit else best.label
+    canvas = plot(best.points, "communication round", label, best=best.best, levels=levels)
+    save(canvas, run.folder / "figures" / "quality")
+    caption = f"{best.in_words(unit)} {best.chosen_by}"
+    return [html.drawing([inline_svg(canvas, f"{best.label} by round, the best one marked")], caption)]
+
+
+def gains(run: Finished) -> list[str]:
+    """What each organisation gains over training alone, where that was computed."""
+    found = run.baselines
+    if found is None or not found.clients:
+        return []
+    measure = f"RMSE ({run.unit})" if found.measure == "rmse" else "NDCG@20"
+    ordered = sorted(found.clients, key=lambda one: one.client)
+    rows = [(f"organisation {one.client + 1}", one.alone, one.together) for one in ordered]
+    canvas = dots(rows, ("alone", "together"), measure)
+    save(canvas, run.folder / "figures" / "gains")
+    caption = "Each organisation's own held-out data: with a model of its own, and with the model of all."
+    drawing = html.drawing([inline_svg(canvas, f"{measure} of each organisation, alone and together")], caption)
+    headings = "organisation", "users", "ratings" if found.measure == "rmse" else "events", "alone", "together", "change"
+    cells = [[one.client + 1, one.users, one.ratings, one.alone, one.together, _gain(one)] for one in ordered]
+    table = html.folded("As a table", html.table(headings, cells, label="What each organisation gains"))
+    return [html.section("What each organisation gains", drawing, table, *_left_out(found))]
+
+
+def _gain(one: Client) -> str:
+    return change(one.together, one.alone)
+
+
+def _left_out(found: Baselines) -> list[str]:
+    """Why organisations are missing from the list."""
+    missing = found.trained_alone - len(found.clients)
+    if not missing:
+        return []
+    few = "are not listed, because numbers about very few users would be about single users"
+    return [html.paragraph(f"{missing:,} organisations with fewer than 5 users {few}.")]
