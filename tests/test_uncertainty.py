@@ -435,5 +435,5 @@ def test_the_demo_tells_coverage_and_an_example(tmp_path, monkeypatch):
     assert f"90 % intervals hold {100 * found.coverage:.1f} % of the test ratings" in said
     example = f"{predicted[0]:.1f} ({low[0]:.1f} to {high[0]:.1f} with 90 % probability)"
     assert f"user 1 would rate film {demo.FILM} {example}" in said
-    for row in ("biases only, pooled", "each client alone", "fedmc, 6 rounds", "pooled ALS"):
+    for row in ("biases only, pooled", "each client alone", "fedmc, 6 rounds", "the same model, pooled"):
         assert row in said

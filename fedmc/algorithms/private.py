@@ -61,6 +61,7 @@ class Private(Algorithm):
     )
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
+    several_only = True  # one party alone releases nothing
     warm_starts = False  # a second run over the same users spends a second budget
 
     def __init__(self, factors: float = 1) -> None:

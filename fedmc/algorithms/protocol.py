@@ -83,6 +83,7 @@ class Algorithm(Protocol):
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     takes_decoys: bool = False  # `decoy_sums` is defined
     warm_starts: bool = True  # a run may go on from a trained model
+    several_only: bool = False  # makes no sense for one party that trains alone
     one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V

@@ -14,6 +14,7 @@ Examples = tuple[tuple[str, str], ...]
 TRAINING: dict[str, Examples] = {
     "train": (
         ("Ratings from a CSV file, over 20 simulated clients", "train ratings.csv --clients 20 --out run"),
+        ("With a report that compares it with each client alone", "train ratings.csv --report --baselines --out run"),
         ("Purchases, clicks or plays", "train events.csv --feedback implicit --out shop"),
         ("Go on from an earlier run with new ratings", "train february.csv --from run --out next"),
     ),
@@ -36,6 +37,7 @@ TRAINING: dict[str, Examples] = {
     ),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
+        ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),
         ("Of a run of a federation, at its server", "report made/server --run 2026-10-01-120000"),
     ),
     "demo": (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 from typer import Option
@@ -150,6 +151,27 @@ class Events(Group):
         named = "confidence_scale" if self.confidence_scale is not None else next(iter(self.settings()), None)
         flags = {"weights": "event-weights", "recency": "no-recency"}
         return named and f"--{flags.get(named, named.replace('_', '-'))}"
+
+
+@dataclass(frozen=True)
+class Reporting(Group):
+    """Options for the report of a run."""
+
+    report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False
+    title: Annotated[str | None, Option(help="Title of the report.", show_default="the name of the data set")] = None
+    baselines: Annotated[
+        bool,
+        Option(
+            "--baselines",
+            help="Also train each client alone (at most 50 of them), and the same model on all data in one place, to "
+            "compare with. Takes longer than the run.",
+        ),
+    ] = False
+
+    def settings(self, start_from: Path | None) -> dict[str, str]:
+        """The title, and the run that this one goes on from, for settings.toml."""
+        given = {"title": self.title, "start_from": start_from}
+        return {name: str(value) for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class Federation(NamedTuple):
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
     new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
     period: tuple[int, int] | None = None  # first and last time of all ratings or events, if times were read
+    client_names: tuple[str, ...] = ()  # in the order of their numbers, if a column of the source names them
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from fedmc.algorithms.settings import Settings
 from fedmc.data.files import write_whole
 from fedmc.data.partition import Federation
 from fedmc.errors import InputError
@@ -26,6 +23,7 @@ Measure = Literal["rmse", "ndcg_20"]
 FILE = "baselines.json"  # in a run folder
 MOST = 50  # clients that are trained alone, at most
 FEWEST_USERS = 5  # of a client that is listed: numbers of a smaller one would be about single users
+NAMES = {"biases": "biases only", "alone": "each alone", "pooled": "all data in one place"}
 QUIET: Callable[[str], None] = lambda _: None  # noqa: E731
 
 
@@ -38,6 +36,12 @@ class Client(NamedTuple):
     held_out: int  # ratings, or users with held-out events
     alone: float
     together: float
+    name: str = ""  # if clients have names
+
+    @property
+    def label(self) -> str:
+        """The name, or the number of those who count from 1."""
+        return self.name or f"organisation {self.client + 1}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Baselines:
     together: float | None = None  # the model of all, on the same data
     trained_alone: int = 0
     clients: tuple[Client, ...] = ()  # those of them that are large enough to be listed
+
+    def values(self) -> dict[str, float]:
+        """Those that are known, by their fields."""
+        return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
 
 def biases_only(model: Model, federation: Federation) -> Baselines | None:
@@ -92,7 +100,9 @@ def compute(
     if interrupted():
         return found
     on_step("all data in one place")
-    in_one = None if whole is None else average(single.score(whole, federation, k) for k in range(len(federation.shards)))
+    in_one = (
+        None if whole is None else average(single.score(whole, federation, k) for k in range(len(federation.shards)))
+    )
     if not pairs:
         return replace(found, pooled=in_one)
     sides = (average(scores) for scores in zip(*pairs.values(), strict=True))
@@ -105,8 +115,8 @@ def compute(
 def chosen(federation: Federation) -> list[int]:
     """The clients to train alone: those with held-out data, at most MOST, evenly spaced."""
     there = _held_out(federation)
-    places = np.unique(np.linspace(0, len(there) - 1, min(MOST, len(there))).round().astype(int)) if there else []
-    return [there[place] for place in places]
+    step = max(1, -(-len(there) // MOST))
+    return there[::step]
 
 
 def _held_out(federation: Federation) -> list[int]:
@@ -117,8 +127,9 @@ def _client(
     federation: Federation, client: int, alone: Score, together: Score, average: Callable[[list[Score]], float]
 ) -> Client:
     shard = federation.shards[client]
-    counts = len(shard.users), int(shard.by_user.nnz), alone.count
-    return Client(client, *counts, average([alone]), average([together]))
+    counts = len(shard.users), int(shard.by_user.nnz), alone.number
+    name = federation.client_names[client] if federation.client_names else ""
+    return Client(client, *counts, average([alone]), average([together]), name)
 
 
 def save(found: Baselines, folder: Path) -> None:
@@ -136,7 +147,7 @@ def load(folder: Path) -> Baselines | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         clients = tuple(Client(**one) for one in record.pop("clients"))
         found = Baselines(**record, clients=clients)
-        numbers = [*vars(found).values(), *(value for one in clients for value in one)]
+        numbers = [*vars(found).values(), *(value for one in clients for value in one[:-1])]
         wrong = [one for one in numbers if not isinstance(one, int | float | tuple | None) and one != found.measure]
         if wrong or found.measure not in ("rmse", "ndcg_20"):
             raise ValueError(f"{wrong or found.measure!r} is not a number")

@@ -26,7 +26,7 @@ class Score(NamedTuple):
     """What a model does on held-out data: squared errors of so many ratings, or the NDCG of so many users."""
 
     total: float = 0.0
-    count: int = 0
+    number: int = 0
 
 
 def rmse(scores: Iterable[Score]) -> float:
@@ -36,16 +36,16 @@ def rmse(scores: Iterable[Score]) -> float:
 
 def mean(scores: Iterable[Score]) -> float:
     """The mean over all ratings or users of several clients."""
-    totals, counts = zip(*scores, strict=True)
-    return float(sum(totals) / sum(counts))
+    totals, numbers = zip(*scores, strict=True)
+    return float(sum(totals) / sum(numbers))
 
 
 def settings_of_one(settings: Settings) -> Settings:
     """The same algorithm for a single client, which hides nothing from itself.
 
-    Differential privacy has an algorithm that is good for noise only: without noise, preset "fast" stands for it.
+    Preset "fast" stands for an algorithm that is for several clients only, such as that of differential privacy.
     """
-    if settings.privacy.algorithm is not None:
+    if settings.make_algorithm().several_only:
         kept = {"rank": settings.rank, "seed": settings.seed, "dtype": settings.dtype}
         return Settings.preset("fast", active=1, **kept)
     return settings.replace(privacy=PLAIN, active=1, sampler="uniform", ranking=False)
@@ -114,12 +114,10 @@ def _trained(federation: Federation, settings: Settings, rounds: int, interrupte
 
 def _of_items(shard: Shard, columns: Array) -> Shard:
     """The shard with these columns only, which hold all of its ratings and events."""
-    chosen = [
-        None if part is None else narrow(sparse.csr_array(part[:, columns])) for part in (shard.by_user, shard.also_seen)
-    ]
-    assert chosen[0] is not None
+    by_user = narrow(sparse.csr_array(shard.by_user[:, columns]))
+    also_seen = None if shard.also_seen is None else narrow(sparse.csr_array(shard.also_seen[:, columns]))
     days = None if shard.days is None else shard.days._replace(of_test=None, of_validation=None)
-    return Shard.of(0, shard.users, chosen[0], features=shard.features, also_seen=chosen[1], days=days)
+    return Shard.of(0, shard.users, by_user, features=shard.features, also_seen=also_seen, days=days)
 
 
 def _with_all_items(model: Model, items: Array) -> Model:

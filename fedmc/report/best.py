@@ -22,10 +22,10 @@ class Best(NamedTuple):
         (_, value), (last, now) = self.best, self.points[-1]
         unit = unit and f" {unit}"
         if self.best == self.points[-1]:
-            end = "which is the last measured one"
+            end = ", the last measured one"
         else:
-            end = f"that of the model, after round {last:.0f}, {now:.4f}{unit}"
-        return f"The best {self.label} is {value:.4f}{unit}, in round {self.number}, {end}."
+            end = f"; the model is that of round {last:.0f}, with {now:.4f}{unit}"
+        return f"The best {self.label} is {value:.4f}{unit}, in round {self.number}{end}."
 
     @property
     def chosen_by(self) -> str:

@@ -32,7 +32,7 @@ def section(model: Model | None, unit: str, users: Sequence[str] = ()) -> list[s
     if model is None:
         return []
     try:
-        made_up = visitors(model)
+        made_up = visitors(model, unit)
     except FedmcError:  # an item without factors, or an algorithm that folds in nobody
         made_up = []
     real = [_of_user(model, user) for user in users]
@@ -43,7 +43,7 @@ def section(model: Model | None, unit: str, users: Sequence[str] = ()) -> list[s
     return [html.section("Example recommendations", html.cards(parts), *map(html.paragraph, notes))]
 
 
-def visitors(model: Model) -> list[Example]:
+def visitors(model: Model, unit: str) -> list[Example]:
     """Made-up visitors with different tastes: each likes a popular item, and the popular ones most similar to it."""
     counts = np.bincount(model.seen.indices, minlength=len(model.items))
     popular = np.argsort(-counts, kind="stable")[:POPULAR]
@@ -56,7 +56,7 @@ def visitors(model: Model) -> list[Example]:
     columns = np.concatenate(liked)
     given = Ratings.from_arrays(np.repeat(names, GIVEN), model.items[columns], np.full(len(columns), highest))
     items, scores = model.fold_in(given).recommend(names, min(SHOWN, len(model.items) - GIVEN))
-    told = "has" if _of_events(model) else f"gave {highest:g} to"
+    told = "has" if _of_events(model) else f"gave {highest:g} {unit} to"
     return [
         Example(f"A visitor who {told} {_and(names_of(model, model.items[some]))}", *found)
         for some, found in zip(liked, zip(items, scores, strict=True), strict=True)

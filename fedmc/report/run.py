@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmc.data.files import write_whole
-from fedmc.evaluation.coverage import SHOWN, Calibration, percent
+from fedmc.evaluation.coverage import SHOWN, percent
 from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.problem.ranking import CUTOFFS
@@ -26,6 +26,10 @@ COLUMNS = {
     "test_popular_recall_20": "Recall@20 of popularity", "validation_ndcg_10": "validation NDCG@10",
 }  # fmt: skip
 JOINS = "The evidence bound falls while clients join, because the ratings of each add terms to it."
+INTERVALS = (
+    "The model says how sure it is: an interval around each prediction. Of 90 % intervals, about 90 % should hold "
+    "the rating that the user gave."
+)
 NOMINAL = (
     "The baseline is the dashed diagonal: intervals that hold exactly the share of ratings that they promise. Below it "
     "they are too narrow and promise too much; above it they are wider than they need to be."
@@ -46,7 +50,7 @@ def write_report(folder: Path, title_of: str | None = None, users: Sequence[str]
         *sections.gains(run),
         *examples.section(run.model, run.unit, users),
         claims.section(run.privacy, run.clients, spent),
-        *_intervals(run.intervals, folder),
+        *_intervals(run),
         *_ranking_table(run),
         *_worth(folder),
         *audit.of_folder(folder),
@@ -93,8 +97,9 @@ def _bound(run: Finished) -> list[str]:
     return [inline_svg(canvas, "By round: evidence bound by communication round")]
 
 
-def _intervals(found: Calibration | None, folder: Path) -> list[str]:
+def _intervals(run: Finished) -> list[str]:
     """What the model's intervals hold of the test ratings: a table of a few levels, and the curve of all."""
+    found = run.intervals
     if found is None:
         return []
     canvas = plot(
@@ -103,14 +108,14 @@ def _intervals(found: Calibration | None, folder: Path) -> list[str]:
         "share of test ratings that they hold",
         diagonal=True,
     )
-    save(canvas, folder / "figures" / "calibration")
+    save(canvas, run.folder / "figures" / "calibration")
     svg = inline_svg(canvas, "Calibration: share of test ratings inside the intervals by their level")
-    headings = ("intervals", "hold", "mean width")
+    headings = ("intervals", "hold", f"mean width ({run.unit})")
     rows = [(percent(one.level), f"{100 * one.coverage:.1f} %", one.width) for one in map(found.at, SHOWN)]
-    counted = f"Computed from {found.ratings:,} test ratings. Widths are on the scale of the ratings."
+    counted = f"Computed from {found.ratings:,} test ratings."
     table = html.table(headings, rows, sorts=False)
     more = html.folded("By level", html.drawing([svg], NOMINAL))
-    return [html.section("Intervals", table, html.paragraph(counted), more)]
+    return [html.section("Intervals", html.paragraph(INTERVALS), table, html.paragraph(counted), more)]
 
 
 def _worth(folder: Path) -> list[str]:
@@ -145,5 +150,4 @@ def _ranking_table(run: Finished) -> list[str]:
         for name, label in LABELS.items()
     ]
     table = html.table(("metric", "model", "popularity"), rows, sorts=False)
-    said = [ranking(run), RANKING]
-    return [html.section("Ranking", *map(html.paragraph, said), html.folded("All metrics", table))]
+    return [html.section("Ranking", *map(html.paragraph, [*ranking(run), RANKING]), html.folded("All metrics", table))]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 
 from fedmc.data.counts import Counts
-from fedmc.evaluation.baselines import Baselines, Client
+from fedmc.evaluation.baselines import NAMES, Baselines
 from fedmc.report import html
 from fedmc.report.figures import dots, inline_svg, plot, save
 from fedmc.report.run_folder import Finished
 from fedmc.report.sentences import NDCG, RMSE, change, traffic
 from fedmc.report.title import data_name
 
-HOW_TO_HOLD_OUT = "No ratings were held out, so nobody can tell how good the model is on new ones: hold some out (--test)."
+HOW_TO_HOLD_OUT = "No ratings were held out, so nobody can tell how good the model is on new ones: use --test."
 MORE = "`fedmc train --baselines` also trains each organisation alone, and on all data in one place."
 SAME_DATA = "All figures are of the same held-out data, which no method was trained on."
-NAMES = {"biases": "biases only", "alone": "each alone", "pooled": "all data in one place"}
 
 
 def trained_on(run: Finished) -> str:
@@ -54,29 +53,26 @@ def quality(run: Finished) -> str:
 
 def _levels_table(run: Finished) -> list[str]:
     """The model beside its baselines."""
-    found, last = run.baselines, run.history.last
-    measure = "test_ndcg_20" if run.events else "test_rmse"
-    value = dict(last).get(measure, run.ranked.get(measure))
+    found, record = run.baselines, {**run.ranked, **run.history.last}
+    value = record.get("test_ndcg_20" if run.events else "test_rmse")
     if not isinstance(value, float):
         return [] if run.events else [html.paragraph(HOW_TO_HOLD_OUT)]
-    popular = dict(last).get("test_popular_ndcg_20", run.ranked.get("test_popular_ndcg_20")) if run.events else None
-    others = [("popularity: the same items for everybody", popular, "how often each item was had")]
+    popular = record.get("test_popular_ndcg_20") if run.events else None
+    others = [("popularity: the same items for everybody", popular, "how often items are had")]
     if found is not None:
-        alone = "each organisation alone" + (
-            "" if found.trained_alone == run.clients else f" ({found.trained_alone:,} of {run.clients:,} organisations)"
-        )
+        some = "" if found.trained_alone == run.clients else f" ({found.trained_alone:,} of {run.clients:,})"
         others += [
             ("biases only: averages of users and items", found.biases, "every rating"),
-            (alone, found.alone, "nothing"),
+            (f"each organisation alone{some}", found.alone, "nothing"),
             ("the same model, all data in one place", found.pooled, "everything"),
         ]
-    sent = "updates, as the privacy mode says"
-    rows: list[tuple[object, ...]] = [("this model: trained together", value, "", sent)]
+    rows: list[tuple[object, ...]] = [("trained together", value, "", "updates only")]
     rows += [(name, base, change(value, base), leaves) for name, base, leaves in others if isinstance(base, float)]
-    headings = "prediction by", "NDCG@20" if run.events else f"RMSE ({run.unit})", "this model is", "what leaves it"
-    notes = [SAME_DATA] + ([] if found is not None and found.alone is not None else [MORE])
-    return [html.table(headings, rows, sorts=False, marked={0: "trained"}, label="This model beside others"),
-            html.paragraph(" ".join(notes))]  # fmt: skip
+    measure = "NDCG@20" if run.events else f"RMSE ({run.unit})"
+    headings = "prediction by", measure, "this model is", "what leaves an organisation"
+    table = html.table(headings, rows, sorts=False, marked={0: "this model"}, label="This model beside others")
+    more = [] if found is not None and found.alone is not None else [MORE]
+    return [table, html.paragraph(" ".join([SAME_DATA, *more]))]
 
 
 def _curve(run: Finished) -> list[str]:
@@ -87,8 +83,7 @@ def _curve(run: Finished) -> list[str]:
     found, levels = run.baselines, dict[str, float]()
     same = "rmse" if best.label.endswith("RMSE") else "ndcg_20"
     if found is not None and found.measure == same and not best.label.startswith("train"):
-        known = ((name, getattr(found, field)) for field, name in NAMES.items())
-        levels = {name: value for name, value in known if value is not None}
+        levels = {NAMES[name]: value for name, value in found.values().items()}
     unit = run.unit if same == "rmse" else ""
     label = f"{best.label} ({unit})" if unit else best.label
     canvas = plot(best.points, "communication round", label, best=best.best, levels=levels)
@@ -104,19 +99,18 @@ def gains(run: Finished) -> list[str]:
         return []
     measure = f"RMSE ({run.unit})" if found.measure == "rmse" else "NDCG@20"
     ordered = sorted(found.clients, key=lambda one: one.client)
-    rows = [(f"organisation {one.client + 1}", one.alone, one.together) for one in ordered]
+    rows = [(one.label, one.alone, one.together) for one in ordered]
     canvas = dots(rows, ("alone", "together"), measure)
     save(canvas, run.folder / "figures" / "gains")
     caption = "Each organisation's own held-out data: with a model of its own, and with the model of all."
     drawing = html.drawing([inline_svg(canvas, f"{measure} of each organisation, alone and together")], caption)
-    headings = "organisation", "users", "ratings" if found.measure == "rmse" else "events", "alone", "together", "change"
-    cells = [[one.client + 1, one.users, one.ratings, one.alone, one.together, _gain(one)] for one in ordered]
+    what = "ratings" if found.measure == "rmse" else "events"
+    headings = "organisation", "users", what, "alone", "together", "together is"
+    cells = [
+        [one.label, one.users, one.ratings, one.alone, one.together, change(one.together, one.alone)] for one in ordered
+    ]
     table = html.folded("As a table", html.table(headings, cells, label="What each organisation gains"))
     return [html.section("What each organisation gains", drawing, table, *_left_out(found))]
-
-
-def _gain(one: Client) -> str:
-    return change(one.together, one.alone)
 
 
 def _left_out(found: Baselines) -> list[str]:

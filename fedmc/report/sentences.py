@@ -16,6 +16,10 @@ NDCG = (
     "NDCG@20 says how well 20 recommended items match what a user turned to next: 1 is perfect, 0 is a miss, and "
     "higher is better."
 )
+OF_RATINGS = (
+    "Here a list of the most popular items matches better: a model of ratings knows how much users like what they "
+    "rate, not what they turn to next. For that, train on events (`--implicit`)."
+)
 UNMEASURED = "the model was not measured on held-out {what}: hold some out (--test) to see how {does}."
 
 
@@ -28,7 +32,7 @@ def describe(run: Finished) -> list[str]:
     if error is None:
         first = _ranking({**last, **run.ranked}, "test", "validation")
     else:
-        first = f"the model has an RMSE of {error:.4f} {run.unit} on {on}."
+        first = f"the model has an RMSE of {error:.4f} {run.unit} on {on}: its typical error."
     said = [f"After {last['number']} rounds {first}"]
     return said if run.baselines is None else [*said, *against(run.baselines, last.get("test_rmse"), run.unit)]
 
@@ -42,14 +46,22 @@ def against(found: Baselines, error: float | None, unit: str) -> list[str]:
         told = f"Biases only, which predict by averages of users and items, have {found.biases:.4f}{unit}"
         said.append(f"{told}: the model's error is {change(error, found.biases)}.")
     if found.alone is not None and found.together is not None:
-        all_of_them = "Each organisation alone has" if not found.clients else "Organisations that train alone have"
-        better = sum(one.together < one.alone if of_errors else one.together > one.alone for one in found.clients)
-        where = f", and better at {better:,} of {len(found.clients):,} of them" if found.clients else ""
-        told = f"{all_of_them} {'an error of ' if of_errors else 'an NDCG@20 of '}{found.alone:.4f}{unit}"
-        said.append(f"{told}: together, the {what} is {change(found.together, found.alone)}{where}.")
+        told = f"Organisations that train alone have an {what} of {found.alone:.4f}{unit}"
+        said.append(f"{told}: together, it is {change(found.together, found.alone)}{_where(found)}.")
     if found.pooled is not None:
         said.append(f"The same model on all data in one place, which nobody could share, has {found.pooled:.4f}{unit}.")
     return said
+
+
+def _where(found: Baselines) -> str:
+    """At how many organisations the model of all is better."""
+    sign, number = (-1 if found.measure == "rmse" else 1), len(found.clients)
+    better = sum(sign * (one.together - one.alone) > 0 for one in found.clients)
+    if not number:
+        return ""
+    side = "lower" if sign < 0 else "higher"
+    where = f"all {number:,} of them" if better == number else f"{better:,} of {number:,}"
+    return f", and {side} at {where}"
 
 
 def change(value: float, base: float) -> str:
@@ -70,10 +82,15 @@ def traffic(run: Finished) -> str:
     )
 
 
-def ranking(run: Finished) -> str:
+def ranking(run: Finished) -> list[str]:
     """How the model ranks what was held out."""
-    found = _ranking({**run.history.last, **run.ranked}, "test", "validation")
-    return found[:1].upper() + found[1:]
+    record = {**run.history.last, **run.ranked}
+    found = _ranking(record, "test", "validation")
+    said = [found[:1].upper() + found[1:], NDCG]
+    own, popular = (record.get(name) for name in ("test_ndcg_20", "test_popular_ndcg_20"))
+    if not run.events and isinstance(own, float) and isinstance(popular, float) and own < popular:
+        said.append(OF_RATINGS)
+    return said
 
 
 def _ranking(record: Mapping[str, object], *parts: str) -> str:
