@@ -160,12 +160,10 @@ def train(
     )  # fmt: skip
     _check(settings, decided, wanted, ablated, trained)
     decided = decided._replace(plan=decided.plan._replace(titles_only=usable(settings, decided.plan.side).titles_only))
-    require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
-    known = patience is None or plan.validation_split is not None
-    require(known, "--patience needs validation ratings: add --validation 0.1")
+    _check_plan(plan, patience, measure_every)
     federation, settings = _open(decided, settings, active, rounds, spill is not None)
-    about = {"source": without_password(source), "clients": len(federation.shards), "rounds": rounds}
-    about |= {"partition": table.partition, "test": test, "validation": validation}
+    about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
+    about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
     about |= side.settings() | _about_events(events, federation) | reporting.settings(start_from)
     stop = Stop(rounds, tolerance, seconds, patience)
     job = Job(
@@ -177,6 +175,13 @@ def train(
         tell_done(done, folder.path, reporting.report, as_json)
         if done.run.diverged is not None:
             raise done.run.diverged
+
+
+def _check_plan(plan: Plan, patience: int | None, measure_every: int | None) -> None:
+    """Refuse a patience without anything to validate on, and measurements every zero rounds."""
+    require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+    known = patience is None or plan.validation_split is not None
+    require(known, "--patience needs validation ratings: add --validation 0.1")
 
 
 def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trained: Model | None) -> None:
