@@ -23,6 +23,7 @@ RUN = {
     "docs/how-to/add-what-you-know.md": "test_docs.py",
     "docs/how-to/export.md": "test_export.py",
     "docs/how-to/extend.md": "test_docs.py",
+    "docs/how-to/scikit-learn.md": "test_docs.py",
     "docs/tutorial/events.md": "test_docs.py",
     "docs/tutorial/first-model.md": "test_docs.py",
 }

@@ -244,9 +244,8 @@ def test_train_says_what_choosing_the_rank_costs_and_what_it_chose(command, tabl
 def test_tune_compares_ranks_of_the_bayesian_model(command, table):
     code, stdout, stderr = command("tune", table, "--preset", "bayes", "--ranks", "1,2,6", "--clients", "4", "--json")
     assert code == 0, stderr
-    first = stderr.splitlines()[0]
-    assert "the default preset, bayes, needs no tuning" in first
-    assert "1 trial of 12 rounds for each of 3 rank(s)" in first
+    assert "the default preset, bayes, needs no tuning" in stderr
+    assert "1 trial of 12 rounds for each of 3 rank(s)" in stderr
     result = json.loads(stdout.splitlines()[-1])
     assert [t["rank"] for t in result["trials"]] == [1, 2, 6]
     assert result["rank"] in (2, 6)

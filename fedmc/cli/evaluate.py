@@ -15,7 +15,7 @@ from fedmc.cli.as_trained import MATRIX, as_trained, recency_of, scale_of, setti
 from fedmc.cli.display import counted, print_table
 from fedmc.cli.echo import echo, tell
 from fedmc.cli.groups import Form
-from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, of_events
+from fedmc.cli.model import AsJson, IntervalLevel, ModelPath, check_known, check_level, check_posterior, of_events
 from fedmc.cli.parsing import parse_names
 from fedmc.cli.runs import model_path
 from fedmc.data.addresses import without_password
@@ -117,6 +117,8 @@ def evaluate(
     """
     fitted = load(model_path(model))
     check_level(fitted, interval)
+    if unknown == "prior":
+        check_posterior(fitted, "--unknown prior")
     chosen = EventOptions(confidence, event, {} if weights is None else parse_weights(weights), 1, min_rating)
     events = of_events(fitted)
     _check(events, chosen, ranking or sampled is not None, include_seen)

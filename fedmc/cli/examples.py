@@ -65,6 +65,10 @@ USING: dict[str, Examples] = {
         ("The five items most like item 260", "similar run 260 -n 5"),
         ("Of one category, by the table of items", "similar run 260 --items films.csv --category genres=Drama"),
     ),
+    "find": (
+        ("Films whose titles have these words", "find run toy story"),
+        ("With titles from a table of the items", "find run star wars --items films.csv -n 3"),
+    ),
     "explain": (
         ("What moved the prediction of item 260 for user 15", "explain run 15 260"),
         ("With the effect of each rating", "explain run 15 260 --ratings ratings.csv -n 5"),

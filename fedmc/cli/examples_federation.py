@@ -120,6 +120,7 @@ NODE = {
         ("Of all users of the organisation", "node recommend made/north --all --out recommended.csv"),
     ),
     "node similar": (("The five items most like item 260", "node similar made/north 260 -n 5"),),
+    "node find": (("Films whose titles have these words", "node find made/north toy story"),),
     "node export": (
         ("The model with the organisation's own users", "node export made/north --to onnx --out exported"),
         ("Only its items", "node export made/north --to npz --items-only --out items"),
