@@ -67,7 +67,7 @@ def test_the_server_s_report_says_what_ran(server):
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in (
         "The run is finished after 6 of 6 rounds.",
-        "The best test RMSE is 0.5000, in round 5, that of the model, after round 6, 0.5100.",
+        "The best test RMSE is 0.5000, in round 5; the model is that of round 6, with 0.5100.",
         "3 organisations sent 7.0 MB and received 21.0 MB in all; the rounds took 14.0 seconds, 2.00 at the median.",
         "The model is with north, east.",
         "best: round 5",

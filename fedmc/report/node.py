@@ -15,12 +15,15 @@ from fedmc.federation.node.models import Version
 from fedmc.federation.node.organisation import ledger_of
 from fedmc.federation.node.overview import RunAtNode
 from fedmc.federation.setup.layout import NodeConfig
-from fedmc.model import load
-from fedmc.report import claims, html
+from fedmc.model import Model, load
+from fedmc.report import claims, examples, html
+from fedmc.report.legends import NDCG, RMSE
 from fedmc.report.node_measures import Measured, counts, measure, prepared_of
+from fedmc.report.run_folder import unit_of
 
 FILE = "report.html"
 NOTE = "This page belongs to the organisation. Every number is a count or a mean; none is about a single user."
+BIASES = "biases only: averages of the organisation's own users and items"
 COUNTED = "Pairs that both models know and that neither was trained on."
 NOT_MEASURED = (
     "Not measured: the node has no model of this run, or holds nothing out that its model knows. An entry such as "
@@ -33,15 +36,17 @@ def write_report(config: NodeConfig, run: str | None = None) -> Path:
     look, known = overview.look(config), models.versions(config)
     chosen = _choose(look.runs, known, run)
     at = next((k for k, version in enumerate(known) if version.run == chosen), None)
+    model = None if at is None else load(config.path(models.FOLDER) / f"{known[at].run}.npz")
     body = [
-        html.summary(_describe(look.runs, known, chosen)),
+        html.summary([*_describe(look.runs, known, chosen), *_claim_in_short(model)]),
         *_data(config),
         _quality(config, known, at),
-        *_claim(config, known, at),
+        *examples.section(model, "stars" if model is None else unit_of(*(model.rating_range or (None, None)))),
+        *_claim(model),
         html.section("Privacy budget", html.paragraph(_budget(config))),
         html.section("Models", _models(known)),
         html.section("Runs", _runs(look.runs)),
-        html.section("Made with", html.pairs(html.versions())),
+        html.folded_section("Made with", html.pairs(html.versions())),
     ]
     path = config.path(FILE)
     page = html.page(f"{config.organisation} in a federation", f"server {config.server}", body, NOTE)
@@ -94,10 +99,13 @@ def _quality(config: NodeConfig, known: Sequence[Version], at: int | None) -> st
     rows = [(known[at].run, "the model of this run", found.after)]
     if found.before is not None:
         rows.append((known[at + 1].run, "the model before", found.before))
+    if found.biases is not None:
+        rows.append(("", BIASES, found.biases))
     table = html.table(("run", "model", found.label), rows, sorts=False)
     counted = f"{COUNTED if found.before is not None else 'Pairs that the model knows and was not trained on.'}"
     said = html.paragraph(f"Computed here, from {found.pairs:,} held-out pairs. {counted}")
-    return html.section("On own held-out data", table, said, *_intervals(found))
+    legend = RMSE.format(unit="the units of the ratings") if found.biases is not None else NDCG
+    return html.section("On own held-out data", html.paragraph(legend), table, said, *_intervals(found))
 
 
 def _intervals(found: Measured) -> list[str]:
@@ -107,12 +115,13 @@ def _intervals(found: Measured) -> list[str]:
     return [html.table(("intervals", "hold", "mean width"), rows, sorts=False)]
 
 
-def _claim(config: NodeConfig, known: Sequence[Version], at: int | None) -> list[str]:
+def _claim_in_short(model: Model | None) -> list[str]:
+    return [] if model is None else [claims.sentence(model.settings.privacy)]
+
+
+def _claim(model: Model | None) -> list[str]:
     """The privacy of the run, from the settings in its model."""
-    if at is None:
-        return []
-    model = load(config.path(models.FOLDER) / f"{known[at].run}.npz")
-    return [claims.section(model.settings.privacy, model.clients)]
+    return [] if model is None else [claims.section(model.settings.privacy, model.clients)]
 
 
 def _budget(config: NodeConfig) -> str:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.data.ids import places
 from fedmc.data.partition import Shard
 from fedmc.data.prepared import Prepared, is_prepared, open_prepared
-from fedmc.evaluation import coverage
+from fedmc.evaluation import biases, coverage
 from fedmc.evaluation.coverage import Calibration
 from fedmc.evaluation.ranked import ranked
 from fedmc.federation.node import models
@@ -29,6 +30,7 @@ class Measured(NamedTuple):
     after: float
     before: float | None  # if there is an earlier model
     intervals: Calibration | None  # of a Bayesian model of ratings
+    biases: float | None  # of ratings: the RMSE of biases that were fitted to the organisation's own ones
 
 
 def prepared_of(config: NodeConfig) -> Prepared | None:
@@ -71,7 +73,8 @@ def measure(config: NodeConfig, prepared: Prepared, version: Version, before: Ve
     if prepared.events is None:
         intervals = coverage.calibration(model, coverage.HeldOut(users, items, ratings))
     assert found[0] is not None
-    return Measured(label, len(ratings), found[0], found[1], intervals)
+    own = _biases_rmse(prepared, users, items, ratings) if prepared.events is None else None
+    return Measured(label, len(ratings), found[0], found[1], intervals, own)
 
 
 def _load(config: NodeConfig, version: Version) -> Model:
@@ -80,6 +83,12 @@ def _load(config: NodeConfig, version: Version) -> Model:
 
 def _rmse(model: Model, users: Array, items: Array, ratings: Array) -> float:
     return float(np.sqrt(np.mean((model.predict(users, items) - ratings) ** 2)))
+
+
+def _biases_rmse(prepared: Prepared, users: Array, items: Array, ratings: Array) -> float:
+    shard = prepared.shards[0]
+    rows, columns = shard.users[places(prepared.ids[0], users)], prepared.catalogue.columns_of(items)
+    return float(np.sqrt(np.mean((biases.fit([shard]).predict(rows, columns) - ratings) ** 2)))
 
 
 def _ndcg(model: Model, users: Array, items: Array, ratings: Array) -> float:

@@ -8,8 +8,9 @@ from fedmc.data.counts import Counts
 from fedmc.evaluation.baselines import NAMES, Baselines
 from fedmc.report import html
 from fedmc.report.figures import dots, inline_svg, plot, save
+from fedmc.report.legends import NDCG, RMSE
 from fedmc.report.run_folder import Finished
-from fedmc.report.sentences import NDCG, RMSE, change, traffic
+from fedmc.report.sentences import change, traffic
 from fedmc.report.title import data_name
 
 HOW_TO_HOLD_OUT = "No ratings were held out, so nobody can tell how good the model is on new ones: use --test."

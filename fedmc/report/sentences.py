@@ -6,16 +6,9 @@ from collections.abc import Mapping
 
 from fedmc.evaluation.baselines import Baselines
 from fedmc.problem.ranking import beside
+from fedmc.report.legends import NDCG
 from fedmc.report.run_folder import Finished, Record
 
-RMSE = (
-    "RMSE is the typical distance between a predicted rating and the one that the user gave, in {unit}: 0 is perfect, "
-    "and lower is better."
-)
-NDCG = (
-    "NDCG@20 says how well 20 recommended items match what a user turned to next: 1 is perfect, 0 is a miss, and "
-    "higher is better."
-)
 OF_RATINGS = (
     "Here a list of the most popular items matches better: a model of ratings knows how much users like what they "
     "rate, not what they turn to next. For that, train on events (`--implicit`)."
