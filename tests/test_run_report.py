@@ -126,7 +126,7 @@ def test_what_it_was_trained_on(made):
     assert found["ratings"] + found["test"] == total
     assert pairs == {
         "data": "Ratings of north", "users": "60", "items": "25",
-        "ratings": f"{found['ratings']:,}, from 1 to 5 stars", "organisations": "4, simulated on one machine",
+        "ratings": f"{found['ratings']:,}, from 1 to 5 stars", "organisations": "4 (clients), simulated on one machine",
         "held out": f"{found['test']:,} ratings, 20 % of all: not used for training",
     }  # fmt: skip
 
@@ -327,8 +327,8 @@ def page_with(text):
     mark = {0: text}
     body = [
         html.summary([text]), html.table([text], [[text, text]], marked=mark, label=text), html.ordered([text]),
-        html.pairs({text: text}, text), html.cards([html.heading(text)]), html.folded_section(text, html.paragraph(text)),
-        html.folded(text, ""), html.drawing([], text),
+        html.pairs({text: text}, text), html.cards([html.heading(text)]), html.folded(text, ""),
+        html.folded_section(text, html.paragraph(text)), html.drawing([], text),
     ]  # fmt: skip
     return html.page(text, text, body, text)
 

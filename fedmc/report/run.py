@@ -72,7 +72,7 @@ def write_report(folder: Path, title_of: str | None = None, users: Sequence[str]
 
 def _in_short(run: Finished) -> list[str]:
     """What intervals hold, and the privacy claim."""
-    said = [] if run.intervals is None else [f"{run.intervals.at(0.9).in_words()}."]
+    said = [] if run.intervals is None else [f"Each prediction has an interval: {run.intervals.at(0.9).in_words()}."]
     return [*said, claims.sentence(run.privacy)]
 
 

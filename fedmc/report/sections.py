@@ -33,7 +33,7 @@ def _counted(found: Counts, unit: str) -> dict[str, object]:
     values: dict[str, object] = {"users": f"{found.users:,}", "items": f"{found.items:,}", what: f"{found.ratings:,}"}
     if found.lowest is not None:
         values[what] += f", from {found.lowest:g} to {found.highest:g} {unit}"  # type: ignore[operator]
-    values["organisations"] = f"{found.clients:,}, simulated on one machine"
+    values["organisations"] = f"{found.clients:,} (clients), simulated on one machine"
     if found.first is not None and found.last is not None:
         values["period"] = f"{_day(found.first)} to {_day(found.last)}"
     held_out = f"{aside:,} {what}, {100 * found.held_out:.0f} % of all: not used for training"
