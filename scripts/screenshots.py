@@ -48,7 +48,7 @@ class View(NamedTuple):
 
 REPORT = {
     "report": View(1100, 1050),
-    "report-gains": View(1100, 1000, heading="What each organisation gains"),
+    "report-gains": View(1100, 1400, heading="What each organisation gains"),
     "report-phone": View(390, 1000, "dark"),
 }
 OPERATOR = View(1100, 900)
