@@ -88,7 +88,7 @@ def test_an_item_that_a_client_never_rated_is_predicted_without_it():
     world = World(clients=12, ratings=planted(users=30, items=40, density=0.15))
     client = next(k for k, one in enumerate(world.federation.shards) if not np.isin(one.test.indices, one.rated).all())
     shard = world.federation.shards[client]
-    model = single.alone(world.federation, client, single.settings_of_one(world.settings), ROUNDS, lambda: False)
+    model = single.alone(world.federation, client, single.settings_of_one(world.settings), ROUNDS)
     assert len(model.items) == len(shard.rated) < len(world.federation.items)
     held_out, total = shard.test.tocoo(), 0.0
     for row, column, rating in zip(held_out.row, held_out.col, held_out.data, strict=True):
@@ -166,12 +166,24 @@ def test_nothing_held_out_is_nothing_to_compare():
 
 
 def test_users_and_items_without_ratings_have_no_bias():
-    ratings = Ratings.from_arrays(["a", "a", "b"], [1, 2, 1], [5, 1, 4])
-    (shard,) = make_shards(ratings.with_entries(np.array([True, False, True])), np.zeros(2, int), "float64")
+    ratings = Ratings.from_arrays(["a", "a", "b", "c"], [1, 2, 1, 1], [5, 1, 4, 2])
+    (shard,) = make_shards(ratings.with_entries(np.array([True, False, True, False])), np.zeros(3, int), "float64")
     fitted = biases.fit([shard], weight=1.0)
     assert fitted.mean == 4.5
-    assert fitted.items[1] == 0
-    assert fitted.users[0] == pytest.approx(-fitted.users[1])
+    assert (fitted.items[1], fitted.users[2]) == (0, 0)
+    assert fitted.users[0] == pytest.approx(-fitted.users[1]) == pytest.approx(0.25)
+
+
+def test_biases_minimise_the_penalised_error():
+    """Against the normal equations of all offsets at once."""
+    ratings = planted(users=30, items=12)
+    shards = make_shards(ratings, assign_users(30, 3, 0), "float64")
+    fitted, entries = biases.fit(shards, weight=2.0), ratings.matrix.tocoo()
+    A = np.zeros((len(entries.data), 42))
+    A[np.arange(len(A)), entries.row] = A[np.arange(len(A)), 30 + entries.col] = 1
+    found = np.linalg.solve(A.T @ A + 2 * np.eye(42), A.T @ (entries.data - entries.data.mean()))
+    assert np.concatenate([fitted.users, fitted.items]) == pytest.approx(found, abs=2e-3)
+    assert np.abs(A @ np.concatenate([fitted.users, fitted.items]) - A @ found).max() < 2e-3
 
 
 def test_files_are_whole_and_checked(found, tmp_path):

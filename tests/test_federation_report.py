@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+from html import unescape
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from fedmc import FedMC, Ratings
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import federation_train
 from fedmc.cli.federation_demo import NAMES, set_up
+from fedmc.evaluation import biases
 from fedmc.federation.node import models
 from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.node.store import Store
@@ -181,6 +184,26 @@ def test_the_node_s_report_has_its_own_measurements(node):
     ):  # fmt: skip
         assert words in page, words
     assert stat.S_IMODE(node.path("report.html").stat().st_mode) == 0o600
+
+
+def test_a_node_compares_with_its_own_averages_and_a_model_of_its_own(node):
+    prepared = open_folder(node).prepared
+    shard = prepared.shards[0]
+    rows, columns = shard.test.tocoo().coords
+    ends = models.load(node.path(models.FOLDER) / "july-2c3d.npz").rating_range
+    fitted = np.clip(biases.fit([shard]).predict(shard.users[rows], columns), *ends)
+    own = html.short(float(np.sqrt(np.mean((fitted - shard.test.data) ** 2))))
+    assert re.search(f"<td>biases only: [^<]*</td><td [^>]*>{own}</td>", unescape(node_report(node).read_text()))
+    assert "this organisation alone" not in node_report(node).read_text()
+    page = node_report(node, "--alone").read_text(encoding="utf-8")
+    (alone,) = re.findall(r"<td>this organisation alone: [^<]*</td><td [^>]*>([\d.]+)</td>", page)
+    ratings = Ratings(prepared.ids[0], prepared.catalogue.items, shard.by_user)
+    model = FedMC(rank=3, clients=1, active=1, rounds=50).fit(ratings).model_
+    predicted = model.predict(prepared.ids[0][rows], prepared.catalogue.items[columns], unknown="prior")
+    assert float(alone) == pytest.approx(np.sqrt(np.mean((predicted - shard.test.data) ** 2)), abs=2e-3)
+    assert "A visitor who gave " in page
+    done = fedmc("report", node.folder.parent / "server", "--alone")
+    assert (done.returncode, "leave out --alone" in done.stderr) == (2, True)
 
 
 def test_a_named_run_at_a_node(node):

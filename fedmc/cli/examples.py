@@ -38,6 +38,7 @@ TRAINING: dict[str, Examples] = {
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
         ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),
+        ("An organisation's own, with what it gains over training alone", "report made/north --alone"),
         ("Of a run of a federation, at its server", "report made/server --run 2026-10-01-120000"),
     ),
     "demo": (

@@ -20,6 +20,7 @@ from fedmc.types import Array
 
 CUTOFF = 20  # of NDCG
 Interrupted = Callable[[], bool]
+NEVER: Interrupted = lambda: False  # noqa: E731
 
 
 class Score(NamedTuple):
@@ -52,7 +53,7 @@ def settings_of_one(settings: Settings) -> Settings:
 
 
 def alone(
-    federation: Federation, client: int, settings: Settings, rounds: int, interrupted: Interrupted
+    federation: Federation, client: int, settings: Settings, rounds: int, interrupted: Interrupted = NEVER
 ) -> Model | None:
     """The model of one client's training data; None if it diverged.
 
@@ -90,7 +91,7 @@ def score(model: Model, federation: Federation, client: int) -> Score:
     if shard.test is None or not shard.test.nnz:
         return Score()
     if not model.settings.make_algorithm().of_events:
-        whole = _with_all_items(model, federation.items)
+        whole = with_all_items(model, federation.items)
         return squared_error(shard, lambda rows, columns: _predicted(whole, federation, shard, rows, columns))
     held_out = shard.test.tocoo()
     found = ranked(model, federation.users[shard.users[held_out.row]], federation.items[held_out.col])
@@ -120,8 +121,11 @@ def _of_items(shard: Shard, columns: Array) -> Shard:
     return Shard.of(0, shard.users, by_user, features=shard.features, also_seen=also_seen, days=days)
 
 
-def _with_all_items(model: Model, items: Array) -> Model:
-    """The model with a row for each item; one that it does not know has no factors, and no bias."""
+def with_all_items(model: Model, items: Array) -> Model:
+    """The model with a row for each item, and without clipping; an unknown one has no factors, and no bias.
+
+    A Bayesian model stays as it is: it predicts unknown items by their prior.
+    """
     model = replace(model, rating_range=None)
     if model.posterior is not None or len(model.items) == len(items):
         return model

@@ -31,8 +31,11 @@ NOT_MEASURED = (
 )
 
 
-def write_report(config: NodeConfig, run: str | None = None) -> Path:
-    """Write report.html into the node's folder, readable by its owner only: about a run, or the last one."""
+def write_report(config: NodeConfig, run: str | None = None, alone: bool = False) -> Path:
+    """Write report.html into the node's folder, readable by its owner only: about a run, or the last one.
+
+    With `alone`, a model of the organisation's own data is trained to compare with.
+    """
     look, known = overview.look(config), models.versions(config)
     chosen = _choose(look.runs, known, run)
     at = next((k for k, version in enumerate(known) if version.run == chosen), None)
@@ -40,7 +43,7 @@ def write_report(config: NodeConfig, run: str | None = None) -> Path:
     body = [
         html.summary([*_describe(look.runs, known, chosen), *_claim_in_short(model)]),
         *_data(config),
-        _quality(config, known, at),
+        _quality(config, known, at, alone),
         *examples.section(model, "stars" if model is None else unit_of(*(model.rating_range or (None, None)))),
         *_claim(model),
         html.section("Privacy budget", html.paragraph(_budget(config))),
@@ -89,16 +92,18 @@ def _shown(values: dict[str, object]) -> dict[str, object]:
     return {name: html.short(value) for name, value in values.items()}
 
 
-def _quality(config: NodeConfig, known: Sequence[Version], at: int | None) -> str:
+def _quality(config: NodeConfig, known: Sequence[Version], at: int | None, alone: bool) -> str:
     """What the run has changed on the organisation's own held-out pairs."""
     prepared, found = prepared_of(config), None
     if at is not None and prepared is not None:
-        found = measure(config, prepared, known[at], known[at + 1] if at + 1 < len(known) else None)
+        found = measure(config, prepared, known[at], known[at + 1] if at + 1 < len(known) else None, alone)
     if found is None or at is None:
         return html.section("On own held-out data", html.paragraph(NOT_MEASURED))
     rows = [(known[at].run, "the model of this run", found.after)]
     if found.before is not None:
         rows.append((known[at + 1].run, "the model before", found.before))
+    if found.alone is not None:
+        rows.append(("", "this organisation alone: the same algorithm on its own data", found.alone))
     if found.biases is not None:
         rows.append(("", BIASES, found.biases))
     table = html.table(("run", "model", found.label), rows, sorts=False)

@@ -103,7 +103,8 @@ def gains(run: Finished) -> list[str]:
     rows = [(one.label, one.alone, one.together) for one in ordered]
     canvas = dots(rows, ("alone", "together"), measure)
     save(canvas, run.folder / "figures" / "gains")
-    caption = "Each organisation's own held-out data: with a model of its own, and with the model of all."
+    better = "lower is better" if found.measure == "rmse" else "higher is better"
+    caption = f"Each organisation's own held-out data, with a model of its own and with the model of all: {better}."
     drawing = html.drawing([inline_svg(canvas, f"{measure} of each organisation, alone and together")], caption)
     what = "ratings" if found.measure == "rmse" else "events"
     headings = "organisation", "users", what, "alone", "together", "together is"
