@@ -27,6 +27,7 @@ from fedmc.data.given import (
     with_new,
 )
 from fedmc.data.ratings import Ratings
+from fedmc.data.readers.columnar import collected
 from fedmc.data.rows import Columns
 from fedmc.data.side import Sources, federated, side_of_ratings
 from fedmc.data.splits import at_random as split
@@ -53,8 +54,8 @@ LossName = Literal["square", "huber", "logistic"]
 SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
-    "full_diagnostics",
-    "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose", "on_round",
+    "full_diagnostics", "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose",
+    "on_round",
 }  # fmt: skip
 
 
@@ -249,9 +250,8 @@ class FedMC(History, Predicting):
             ratings, validation = split(ratings, self.validation, seed)
             require(len(validation) > 0, f"a validation share of {self.validation} leaves no rating to validate on")
         stop = Stop(rounds, self.tolerance, self.seconds, self.patience)
-        require(
-            self.patience is None or validation is not None, "patience needs validation ratings: set validation=0.1"
-        )
+        needed = "patience needs validation ratings: set validation=0.1"
+        require(self.patience is None or validation is not None, needed)
         federation = federated(ratings, owner, settings.dtype, None, validation, side, events=events is not None)
         settings, tried = ranks.chosen(federation.shards, settings, rank)
         with telling(rounds, int(self.verbose)) as progress:
@@ -289,6 +289,7 @@ class FedMC(History, Predicting):
     def _rows(self, X: object, y: ArrayLike | None, groups: ArrayLike | None, reset: bool = False) -> Ratings:
         """What to train on, if the parameters are good."""
         check(self.get_params())
+        X = collected(X)
         if y is not None:
             self._note_columns(X, y, reset=reset)
         elif reset:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import fedmc
 from fedmc.errors import InputError
 from fedmc.parameters import UnfittedError
+from fedmc.problem.quality import ranking_in_words
 from fedmc.training.rounds import Round
+
+PARTS = {"test": "test ratings", "validation": "validation ratings", "train": "training ratings"}
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+
+def in_words(rounds: Sequence[Round]) -> dict[str, object]:
+    """How training ended: the number of rounds, and the last measurements of what was held out and of training."""
+    found: dict[str, object] = {"rounds": rounds[-1].number}
+    for part, of in PARTS.items():
+        known = (getattr(round.diagnostics, f"{part}_rmse") for round in reversed(rounds))
+        error = next((value for value in known if value is not None), None)
+        if error is not None:
+            found[f"RMSE of {of}"] = f"{error:.4f}"
+    ranked = (round.diagnostics.ranking for round in reversed(rounds))
+    return found | ranking_in_words(next((one for one in ranked if one), {}))
 
 
 class History:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from typing import Literal, overload
 
 import numpy as np
@@ -12,14 +13,18 @@ from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
 from fedmc.data.given import scaled
 from fedmc.data.ratings import Ratings, batch_of
+from fedmc.data.readers.columnar import collected
 from fedmc.data.rows import Columns, rows_given, values_given
 from fedmc.exporting import export
+from fedmc.history import in_words
 from fedmc.model import Model, anyone
+from fedmc.model.describing import html_of
 from fedmc.model.explain import Effect, Id
 from fedmc.model.given import explain_from
 from fedmc.model.ids import Unknown
 from fedmc.model.model import Interval
 from fedmc.parameters import UNUSED, Parameters, UnfittedError
+from fedmc.training.rounds import Round
 from fedmc.types import Array
 
 
@@ -28,6 +33,7 @@ class Predicting(Parameters):
 
     columns: Columns | None
     model_: Model
+    rounds_: list[Round]
     confidence_: str | None
     # X under another name, and not metadata in scikit-learn's sense
     __metadata_request__predict = {"users": UNUSED, "items": UNUSED}  # noqa: RUF012
@@ -62,6 +68,7 @@ class Predicting(Parameters):
         """
         model = self._model()
         if items is None:
+            users = collected(users)
             self._note_columns(users)
             users, items = rows_given(users, self.columns)
             if unknown is None and not return_std:
@@ -122,6 +129,7 @@ class Predicting(Parameters):
             table = self._table(X).columns()
             users, items, y = table["user"], table["item"], table["rating"]
         else:
+            X = collected(X)
             self._note_columns(X, y)
             (users, items), y = rows_given(X, self.columns), values_given(y)
         errors = anyone.predict(model, users, items) - batch_of(users, items, y).ratings
@@ -139,6 +147,19 @@ class Predicting(Parameters):
         return export(
             self._model(), path, to, items_only=items_only, posterior=posterior, dtype=dtype, overwrite=overwrite
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model and how its training ended."""
+        if not hasattr(self, "model_"):
+            return f"<pre>{escape(repr(self))}</pre>"
+        return html_of(self.model_, repr(self), in_words(self.rounds_))
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        """Before `fit`, scikit-learn's table of the parameters, if it is installed."""
+        above = getattr(super(), "_repr_mimebundle_", None)
+        if hasattr(self, "model_") or above is None:
+            return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        return dict(above(**kwargs))
 
     def _model(self) -> Model:
         if not hasattr(self, "model_"):

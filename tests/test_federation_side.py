@@ -15,12 +15,14 @@ from scipy import sparse
 
 pytest.importorskip("cryptography", reason="needs the extra `flower`")
 
+from fedmc import FedMC
 from fedmc.algorithms.settings import Settings
 from fedmc.data import catalogue as catalogues
 from fedmc.data.catalogue import Catalogue
 from fedmc.data.features import features_of
 from fedmc.data.partition import make_shards, narrow
 from fedmc.errors import DataError, TooFewError
+from fedmc.federation.node.files import known_titles
 from fedmc.federation.node.organisation import make_node, open_folder, ratings_hash
 from fedmc.federation.node.store import Store
 from fedmc.federation.server import checkpoint
@@ -508,3 +510,44 @@ def test_new_features_do_not_free_contributions_that_were_summed(tmp_path, caplo
         SecureAsk(world.engine(run="another-run").asking, update, everybody[:-1]).run()
     assert sum("would show the sum of (7,) alone" in record.getMessage() for record in caplog.records) == 7
     assert SecureAsk(world.engine(run="a-third-run").asking, update, everybody).run().clients == tuple(everybody)
+
+
+def test_an_own_table_of_titles_where_the_catalogue_has_none(copied):
+    """It reaches the model and the commands, changes no number, and may be missing only where it is not named."""
+    ratings = planted()
+    with processes(copied) as nodes:
+        conducted(copied, planned(copied, settings_of("plain"), number=2), nodes)
+    plain = load(copied / "north" / "model.npz")
+    rows = [f'{item},"Own {item}"' for item in (*ratings.items.tolist(), 99)]
+    table = "\n".join(["id,title", *rows, ""])
+    for name in NAMES:
+        configure(copied / name, f'items = "own.csv"\n{OWN[name][0]}', {"own.csv": table})
+    with processes(copied) as nodes:
+        conducted(copied, planned(copied, settings_of("plain"), "b", 2), nodes)
+    both = load(copied / "north" / "model.npz")
+    assert both.title_of([3, 99]).tolist() == ["Film 3", "New"]  # those of the catalogue come first
+    assert both.V.tobytes() == plain.V.tobytes()
+    configure(copied / "north", 'items = "nowhere.csv"\n', {})
+    for command in ("check", "start"):
+        done = fedmc("node", command, copied / "north")
+        assert done.returncode == 2
+        assert "there is no file nowhere.csv" in done.stderr
+
+
+def test_own_titles_of_a_catalogue_without_a_table(copied, tmp_path):
+    north = copied / "north"
+    ratings = planted()
+    bare = Catalogue(ratings.items)
+    bare.save(tmp_path / "bare.json")
+    (north / "own.csv").write_text("id,title\n" + "".join(f"{item},Own {item}\n" for item in ratings.items))
+    config = layout.load_node(north)
+    assert known_titles(config, bare) is None
+    assert known_titles(replace(config, items="own.csv"), bare)[3] == "Own 3"
+    FedMC(2, clients=2, rounds=1).fit(ratings).model_.save(north / "model.npz")  # a model of an earlier run
+    (north / "catalogue.json").write_bytes((tmp_path / "bare.json").read_bytes())
+    assert fedmc("node", "recommend", north, 0).stdout.startswith("user,rank,item,score\n")
+    configure(north, 'items = "own.csv"\n', {})
+    for words in (("recommend", 0), ("similar", "own 3"), ("predict", 0, "own 3"), ("find", "own 3")):
+        shown = fedmc("node", words[0], north, *words[1:])
+        assert shown.returncode == 0, shown.stderr
+        assert "Own " in shown.stdout

@@ -92,7 +92,7 @@ def test_refusals_leave_nothing_behind(saved, tmp_path):
     pairs = ["--pairs", tmp_path / "pairs.csv"]
     for words, said in (
         ([1, 2, "--out", tmp_path / "out.csv"], "give one (--pairs FILE)"),
-        ([*pairs, "--out", tmp_path / "out.xlsx"], "unknown ending '.xlsx': choose one of .parquet, .csv, .tsv"),
+        ([*pairs, "--out", tmp_path / "out.xlsx"], "unknown ending '.xlsx': choose one of .parquet, .feather, .csv"),
         ([*pairs, "--out", tmp_path / "pairs.csv"], "exists already: --overwrite to replace it"),
         ([*pairs, "--out", tmp_path / "out.csv", "--interval", "2"], "--interval must lie between 0 and 1"),
         (["--pairs", tmp_path / "none.csv", "--out", tmp_path / "out.csv"], "there is no file"),

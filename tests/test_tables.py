@@ -10,7 +10,8 @@ import pytest
 from scipy import sparse
 
 import fedmc
-from fedmc import Ratings
+from fedmc import FedMC, Ratings, split
+from fedmc.data.events import read_pairs
 from fedmc.errors import DataError, FedmcError
 from tests.conftest import planted
 
@@ -117,3 +118,27 @@ def test_splits_by_time_read_the_times_of_a_dataframe():
         fedmc.last(pd.DataFrame(columns()), 1)
     with pytest.raises(DataError, match=r"needs times, and these ratings have none: give"):
         fedmc.last(planted(), 1)
+
+
+def test_lazy_frames():
+    """A polars LazyFrame is computed at every door that takes a DataFrame."""
+    lazy = pl.LazyFrame({"user": [1, 1, 2, 3, 3], "item": [1, 2, 1, 2, 3], "rating": [3.0, 4.0, 5.0, 1.0, 2.0]})
+    frame = lazy.collect()
+    titles = pl.LazyFrame({"item": [1, 2, 3], "title": ["A", "B", "C"]})
+    small = {"rank": 2, "clients": 2, "rounds": 2}
+    eager, fitted = FedMC(**small).fit(frame), FedMC(**small).fit(lazy, items=titles)
+    assert fitted.model_.title_of([1, 3]).tolist() == ["A", "C"]
+    assert np.array_equal(eager.predict(frame), fitted.predict(lazy))
+    assert eager.score(frame) == fitted.score(lazy)
+    rows, y = lazy.select("user", "item"), frame["rating"].to_numpy()
+    assert np.array_equal(
+        FedMC(**small).fit(rows, y).predict(rows), FedMC(**small).fit(rows.collect(), y).predict(rows)
+    )
+    assert len(Ratings.from_dataframe(lazy)) == 5
+    train, test = split(lazy, 0.4)
+    assert (len(train), len(test)) == (3, 2)
+    wide = pl.LazyFrame({"user": ["a", "b"], "x": [1.0, None], "y": [2.0, 3.0]})
+    assert len(Ratings.from_wide(wide)) == 3
+    assert len(read_pairs(rows).rows) == 5
+    with pytest.raises(DataError, match="cannot read ratings from a int"):
+        FedMC().fit(3)

@@ -25,7 +25,7 @@ from fedmc.types import Array
 
 Out = Annotated[Path, typer.Option(help="The catalogue file to write.")]
 TableOfItems = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Public table of the items to keep with the catalogue: an id, a title, and columns of numbers or "
         "categories, with a header. Its items are added, and the hash covers it.",
@@ -110,7 +110,7 @@ def _read(
     return read
 
 
-def _save(made: Catalogue, out: Path, items: Path | None, categorical: str | None) -> None:
+def _save(made: Catalogue, out: Path, items: str | None, categorical: str | None) -> None:
     if items is not None:
         require(made.features is None, "these catalogues have a table of items already: leave out --items")
         found = read_features(items, "item", parse_names(categorical) or ())

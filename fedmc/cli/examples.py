@@ -15,6 +15,7 @@ TRAINING: dict[str, Examples] = {
     "train": (
         ("Ratings from a CSV file, over 20 simulated clients", "train ratings.csv --clients 20 --out run"),
         ("With a report that compares it with each client alone", "train ratings.csv --report --baselines --out run"),
+        ("Parts of a table in object storage, with titles", "train s3://shop/ratings/ --items s3://shop/films.csv"),
         ("Purchases, clicks or plays", "train events.csv --feedback implicit --out shop"),
         ("Go on from an earlier run with new ratings", "train february.csv --from run --out next"),
     ),

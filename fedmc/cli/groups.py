@@ -13,6 +13,7 @@ from typer import Option
 
 from fedmc.cli import options
 from fedmc.cli.parsing import DPSettings, parse_beta, parse_dp, parse_names
+from fedmc.data.addresses import without_password
 from fedmc.data.forms import Wide, form_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Side(Group):
     def settings(self) -> dict[str, str]:
         """The given options, for settings.toml."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: str(value) for name, value in given.items() if value}
+        return {name: without_password(str(value)) for name, value in given.items() if value}
 
     def added_to(self, plan: Plan) -> Plan:
         """The plan with these files."""

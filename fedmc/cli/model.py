@@ -36,7 +36,7 @@ UnknownIds = Annotated[
     ),
 ]
 TitleTable = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--items",
         help="Table of the items with their titles, for a model that has none: an id and a column called title.",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedmc.cli.explain import Item, Number, User, show
-from fedmc.cli.model import AsJson, check_explained
+from fedmc.cli.model import AsJson, TitleTable, check_explained
 from fedmc.cli.predict import Folder, model_of_node
-from fedmc.cli.titles import item_ids
+from fedmc.cli.titles import item_ids, with_titles
 from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.errors import require
 from fedmc.federation.node.organisation import source_of
@@ -14,7 +14,9 @@ from fedmc.model import load
 from fedmc.model.given import explain_at_home, titled
 
 
-def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json: AsJson = False) -> None:
+def explain(
+    folder: Folder, user: User, item: Item, number: Number = 10, table: TitleTable = None, as_json: AsJson = False
+) -> None:
     """Show what moved a prediction of one of the organisation's own users. Nothing is sent."""
     fitted = load(model_of_node(folder))
     check_explained(fitted)
@@ -23,7 +25,7 @@ def explain(folder: Folder, user: User, item: Item, number: Number = 10, as_json
     shard = source if is_prepared(source) else config.path("shard")
     require(is_prepared(shard), f"there are no prepared ratings in {folder}: `fedmc node check` makes them")
     prepared = open_prepared(shard)
-    fitted = titled(fitted, prepared.catalogue.features)
+    fitted = with_titles(titled(fitted, prepared.catalogue.features), table, folder)
     (item,) = item_ids(fitted, [item])
     found = explain_at_home(fitted, user, item, prepared)
     show(fitted, (user, item), found, None if as_json else number)

@@ -18,8 +18,8 @@ UpdateName = Literal["linearised", "exact", "curvature"]
 Source = Annotated[
     str,
     Argument(
-        help="Ratings or events: a file, folder, archive, database URL, named or prepared data set, `demo`, or "
-        "like:ml-1m for synthetic ones."
+        help="Ratings or events: a file, folder, archive, address of a database or of object storage (s3://, gs://), "
+        "named or prepared data set, `demo`, or like:ml-1m for synthetic ones."
     ),
 ]
 Columns = Annotated[
@@ -33,7 +33,7 @@ Duplicates = Annotated[
 Catalogue = Annotated[Path | None, Option(help="Catalogue file of the items that the organisations agreed on.")]
 UnknownItems = Annotated[Literal["refuse", "drop"], Option(help="What to do with items outside the catalogue.")]
 UserFeatures = Annotated[
-    Path | None,
+    str | None,
     Option(
         help="Table of the users' features: an id and columns of numbers or categories, with a header. They stay at "
         "the client. Needs preset bayes.",
@@ -41,7 +41,7 @@ UserFeatures = Annotated[
     ),
 ]
 Items = Annotated[
-    Path | None,
+    str | None,
     Option(
         help="Public table of the items: an id, a title, and columns of numbers or categories, with a header; several "
         "categories in a cell are separated by |. Preset bayes learns from the columns, and adds items without "
@@ -50,7 +50,7 @@ Items = Annotated[
     ),
 ]
 AlsoSeen = Annotated[
-    Path | None,
+    str | None,
     Option(
         help="Events without a rating, such as views: user, item and, for splits by time, time. Held-out pairs and "
         "events later than the training ratings are not used. Needs preset bayes.",
@@ -283,7 +283,7 @@ Category = Annotated[
     ),
 ]
 CategoryTable = Annotated[
-    Path | None,
+    str | None,
     Option(
         help="Table of the items with their titles and categories: an id, and columns, with a header; several "
         "categories in a cell are separated by |.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,18 +15,23 @@ from fedmc.cli.model import IntervalLevel, ModelPath, TitleTable, UnknownIds, ch
 from fedmc.cli.predict_pairs import Wanted
 from fedmc.cli.runs import model_path
 from fedmc.cli.titles import item_ids, with_titles
+from fedmc.data.readers.places import place_of
+from fedmc.data.readers.storage import reading
 from fedmc.errors import DataError, InputError, require
 from fedmc.model import Model, load
 from fedmc.model.ids import Unknown
 
 Folder = Annotated[Path, typer.Argument(help="The organisation's folder.")]
 PairsFile = Annotated[
-    Path | None,
-    typer.Option(help="A CSV file of user,item pairs instead; with --out also a Parquet file.", metavar="FILE"),
+    str | None,
+    typer.Option(help="A CSV file of user,item pairs instead; with --out also Parquet or Feather.", metavar="FILE"),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="With --pairs: a .parquet, .csv or .tsv file to write instead of printing.", metavar="FILE"),
+    typer.Option(
+        help="With --pairs: a .parquet, .feather, .csv, .tsv or .jsonl file to write instead of printing.",
+        metavar="FILE",
+    ),
 ]
 Std = Annotated[bool, typer.Option("--std", help="Also print each rating's standard deviation (Bayesian models).")]
 
@@ -95,16 +101,17 @@ def _predict(fitted: Model, users: list[str], items: list[str], wanted: Wanted) 
     writer.writerows(zip(users, items, *cells.values(), strict=True))
 
 
-def _read_pairs(path: Path) -> tuple[list[str], list[str]]:
-    require(path.is_file(), f"there is no file {path}", DataError)
+def _read_pairs(path: str) -> tuple[list[str], list[str]]:
+    place = place_of(path)
+    require(not place.folder, f"{place.name} is a folder: with --out it may be one, else name a file", DataError)
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        with reading(path), place.file.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", "replace", "") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except csv.Error as error:
-        raise DataError(f"{path} is not a table of user,item pairs: {error}") from None
+        raise DataError(f"{place.name} is not a table of user,item pairs: {error}") from None
     if rows and [field.strip().lower() for field in rows[0][1][:2]] == ["user", "item"]:
         rows = rows[1:]
-    require(bool(rows), f"{path} is empty: expected lines of user,item", DataError)
+    require(bool(rows), f"{place.name} is empty: expected lines of user,item", DataError)
     for number, row in rows:
-        require(len(row) >= 2, f"{path}, line {number}: expected user,item, got {row}", DataError)
+        require(len(row) >= 2, f"{place.name}, line {number}: expected user,item, got {row}", DataError)
     return [row[0] for _, row in rows], [row[1] for _, row in rows]

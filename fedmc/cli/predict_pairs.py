@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
         return found
 
 
-def check_out(source: Path | None, out: Path | None, overwrite: bool) -> None:
+def check_out(source: str | None, out: Path | None, overwrite: bool) -> None:
     """Refuse a file to write without one to read, and one that exists."""
     if out is not None:
         require(source is not None, "--out writes the predictions of a file of pairs: give one (--pairs FILE)")
@@ -50,7 +50,7 @@ def check_out(source: Path | None, out: Path | None, overwrite: bool) -> None:
         require(overwrite or not out.exists(), f"{out} exists already: --overwrite to replace it")
 
 
-def write(fitted: Model, source: Path, wanted: Wanted, out: Path) -> None:
+def write(fitted: Model, source: str, wanted: Wanted, out: Path) -> None:
     """Predict the pairs of a table, in blocks, and write them in its order."""
     wanted.check(fitted)
     given = pairs.read(source)

@@ -40,7 +40,8 @@ IncludeSeen = Annotated[
 ]
 Everybody = Annotated[bool, typer.Option("--all", help="Recommend to all users of the model; needs --out.")]
 Out = Annotated[
-    Path | None, typer.Option(help="A .parquet, .csv or .tsv file to write instead of printing.", metavar="FILE")
+    Path | None,
+    typer.Option(help="A .parquet, .feather, .csv, .tsv or .jsonl file to write instead of printing.", metavar="FILE"),
 ]
 SimilarNumber = Annotated[int, typer.Option("-n", "--number", "--n", help="Number of similar items for each item.")]
 BLOCK = 16384  # users at a time
@@ -124,7 +125,7 @@ def similar_at_node(
 def _check_users(users: Sequence[str] | None, everybody: bool, out: Path | None, as_json: bool) -> None:
     if everybody:
         require(not users, "--all recommends to all users: leave out the ids")
-        require(out is not None, "--all needs --out FILE.parquet or FILE.csv")
+        require(out is not None, "--all needs --out FILE.parquet, .feather, .csv, .tsv or .jsonl")
     else:
         require(bool(users), "name a user at least, or --all with --out FILE")
     require(out is None or not as_json, "--json prints, --out writes a file: leave one of them out")

@@ -12,9 +12,12 @@ import numpy as np
 from fedmc.cli.as_trained import settings_beside
 from fedmc.cli.echo import echo
 from fedmc.data import catalogue as catalogues
+from fedmc.data.addresses import without_password
 from fedmc.data.feature_rows import Features
 from fedmc.data.features import only_titles, open_table
 from fedmc.errors import FedmcError, InputError, quoted
+from fedmc.federation.node.files import own_titles
+from fedmc.federation.setup.layout import load_node
 from fedmc.model import Model, find_ids
 from fedmc.model.given import titled
 from fedmc.model.titles import words_of
@@ -22,7 +25,7 @@ from fedmc.model.titles import words_of
 SHOWN = 10  # items that a title in question could mean
 
 
-def with_titles(fitted: Model, table: Path | None, place: Path, tell: bool = True) -> Model:
+def with_titles(fitted: Model, table: str | None, place: Path, tell: bool = True) -> Model:
     """The model with the titles of a table or, if it has none, of the table of its run or the catalogue of its node.
 
     `place` is the run folder, the model's file or the node's folder.
@@ -34,7 +37,7 @@ def with_titles(fitted: Model, table: Path | None, place: Path, tell: bool = Tru
         return fitted
     found = titled(fitted, only_titles(open_table(table, "item")))
     if found.titles is None and tell:
-        echo(f"{table} has no titles of the model's items (a column called title or name)", err=True)
+        echo(f"{without_password(table)} has no titles of the model's items (a column called title or name)", err=True)
     return found
 
 
@@ -43,7 +46,11 @@ def _table_at(place: Path) -> Features | None:
     if table is not None:
         return only_titles(open_table(table, "item"))
     path = place / "catalogue.json"
-    return catalogues.load(path).features if path.is_file() else None
+    if not path.is_file():
+        return None
+    shared = catalogues.load(path).features
+    own = None if shared is not None and shared.titles is not None else own_titles(load_node(place))
+    return shared if own is None else own
 
 
 def table_of_run(place: Path) -> Path | None:

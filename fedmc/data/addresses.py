@@ -1,4 +1,4 @@
-"""Addresses of databases, and the passwords in them, which no message, log or stored setting shows.
+"""Addresses of databases and object storage, and the passwords in them, which no message or stored setting shows.
 
 A password that is not percent-encoded can hold any character: what hides it does not rely on a well-formed address.
 """
@@ -14,6 +14,7 @@ from fedmc.errors import DataError, require
 
 HIDDEN = "***"
 SECRET = re.compile("pass|pwd|secret|token|key|credential|sig$", re.IGNORECASE)  # in the name of a parameter
+STORAGE = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of object storage
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.IGNORECASE)
 _SIGNS = re.compile(r"([?&=\s])")  # between the names and values of parameters
 _STRANGE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|[\s\x00-\x1f]")  # a driver's error would show what is around it
@@ -27,6 +28,12 @@ def without_password(source: str) -> str:
             shown += source[last:start] + HIDDEN if start >= last else ""
             last = end
     return shown + source[last:]
+
+
+def is_stored(source: str | Path) -> bool:
+    """Whether this is the address of object storage."""
+    scheme, sign, _ = str(source).partition("://")
+    return sign != "" and scheme.lower() in STORAGE
 
 
 def present(path: str | Path) -> bool:
@@ -67,11 +74,14 @@ def well_formed(source: str) -> bool:
 
 
 def _secrets(source: str) -> Iterator[tuple[int, int]]:
-    """Where the passwords are: from the first colon to the last @, and the values of secret parameters."""
+    """Where the passwords are: from the first colon to the last @, and the values of secret parameters.
+
+    Of an object storage the key is hidden with its secret.
+    """
     start = _start(source)
     colon, at = source.find(":", start), source.rfind("@")
     if start and start <= colon < at:
-        yield colon + 1, at
+        yield start if is_stored(source) else colon + 1, at
     place, name = start, ""
     for piece in _SIGNS.split(source[start:]):
         place += len(piece)

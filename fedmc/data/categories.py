@@ -51,7 +51,7 @@ class Categories(NamedTuple):
             raise InputError(f"no item has the category {quoted(value)} in {quoted(name)}: there are {known}{more}")
 
 
-def read_categories(path: Path) -> Categories:
+def read_categories(path: str | Path) -> Categories:
     """The categories in a table of items: an id, and columns; several categories in a cell are separated by |."""
     table = open_table(path, "item")
     return Categories(table.ids, {column.name: [_of_cell(cell) for cell in column.cells] for column in table.columns})

@@ -15,7 +15,7 @@ from fedmc.data.features import Source
 from fedmc.data.ids import places
 from fedmc.data.matrices import narrow
 from fedmc.data.ratings import Ratings
-from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columnar import ArrowStream, collected
 from fedmc.data.readers.columns import ColumnSelection
 from fedmc.errors import DataError, require
 from fedmc.types import Array
@@ -47,8 +47,9 @@ def read_pairs(source: Source, times: bool = False) -> Events:
     selection = ColumnSelection(times=times, rating="none")
     if isinstance(source, str | Path):
         return _events(readers.batches(source, selection))
-    if isinstance(source, ArrowStream):
-        return _events(readers.from_arrow(source, selection))
+    table = collected(source)
+    if isinstance(table, ArrowStream):
+        return _events(readers.from_arrow(table, selection))
     given = type(source).__name__
     raise DataError(f"cannot read events from a {given}: pass a DataFrame with user and item columns, or a file")
 

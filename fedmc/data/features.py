@@ -19,7 +19,7 @@ from fedmc.data.feature_rows import Features as Features
 from fedmc.data.feature_rows import What
 from fedmc.data.feature_rows import aligned as aligned
 from fedmc.data.readers import tables
-from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columnar import ArrowStream, Lazy, collected
 from fedmc.data.readers.tables import Cell, Column, Table
 from fedmc.errors import DataError, quoted, require
 
@@ -28,7 +28,7 @@ TITLES = (
     "track_title", "movie_name", "film_name", "item_name", "product_name", "book_name", "song_name", "track_name",
     "original_title", "titel", "titre", "titulo", "título", "titolo",
 )  # fmt: skip
-Source = str | Path | ArrowStream
+Source = str | Path | ArrowStream | Lazy
 
 
 def read_features(path: str | Path, what: What, categories: Collection[str] = ()) -> Features:
@@ -49,10 +49,11 @@ def features_of(
 
 def open_table(source: Source, what: What) -> Table:
     """The table as it is, sorted by its ids; an id in two rows is refused."""
-    if not isinstance(source, str | Path | ArrowStream):
-        given = type(source).__name__
-        raise DataError(f"cannot read {what} features from a {given}: pass a DataFrame or the path of a file")
-    table = tables.read(source, what)
+    given = collected(source)
+    if not isinstance(given, str | Path | ArrowStream):
+        kind = type(given).__name__
+        raise DataError(f"cannot read {what} features from a {kind}: pass a DataFrame or the path of a file")
+    table = tables.read(given, what)
     order = np.argsort(table.ids, kind="stable")
     ids = table.ids[order]
     again = np.flatnonzero(ids[1:] == ids[:-1]) + 1

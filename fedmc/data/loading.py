@@ -16,7 +16,7 @@ from fedmc.data.builder import Batch, Duplicates
 from fedmc.data.feedback import EventOptions, events_from, events_of
 from fedmc.data.forms import Wide
 from fedmc.data.ratings import Ratings, batch_of
-from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columnar import ArrowStream, collected
 from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.wide import Matrix
 from fedmc.errors import DataError, require
@@ -120,6 +120,7 @@ def as_ratings(
     (`fedmc.data.feedback`), 1 if there are none: a DataFrame or two arrays of users and items are enough. With `times`,
     a DataFrame's column of times is read too.
     """
+    X = collected(X)
     if events is not None:
         return _as_events(X, duplicates, events)
     if isinstance(X, Ratings):
@@ -165,6 +166,7 @@ def _cells(X: object, least: int) -> tuple[Batch, tuple[int, int] | None]:
 
 def clients_of_users(X: object, column: str, events: EventOptions | None = None) -> Array:
     """Which client each user belongs to, from a column of a DataFrame, which is read as `as_ratings` does."""
+    X = collected(X)
     if not isinstance(X, ArrowStream):
         raise DataError(f"clients={column!r} names a column: pass a DataFrame")
     if events is not None:

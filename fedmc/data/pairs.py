@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmc.data.addresses import without_password
 from fedmc.data.builder import Ids, encode
 from fedmc.data.readers import batches
 from fedmc.data.readers.columns import ColumnSelection
@@ -42,14 +43,13 @@ class Pairs(NamedTuple):
         return len(self.users.codes)
 
 
-def read(path: Path) -> Pairs:
+def read(path: str | Path) -> Pairs:
     """The pairs of a text, Parquet or Feather file; other columns are not read."""
-    require(path.is_file(), f"there is no file {path}", DataError)
     columns: tuple[list[Ids], list[Ids]] = [], []
     for batch in batches(path, ColumnSelection(rating="none")):
         for chunks, ids in zip(columns, (batch.users, batch.items), strict=True):
             chunks.append(ids)
-    require(bool(columns[0]), f"{path} is empty: expected lines of user,item", DataError)
+    require(bool(columns[0]), f"{without_password(str(path))} is empty: expected lines of user,item", DataError)
     users, items = (_coded(chunks) for chunks in columns)
     return Pairs(users, items)
 

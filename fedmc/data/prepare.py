@@ -41,9 +41,9 @@ class Plan(NamedTuple):
     partition: str = "uniform"
     clients: int = 1
     seed: int = 0
-    user_features: Path | None = None
-    items: Path | None = None  # a public table of features and titles
-    also_seen: Path | None = None  # events without a rating
+    user_features: str | Path | None = None
+    items: str | Path | None = None  # a public table of features and titles
+    also_seen: str | Path | None = None  # events without a rating
     categorical: tuple[str, ...] = ()  # columns of numbers in these tables that are categories
     titles_only: bool = False  # of the table of items: the model does not use features
     times: bool = False  # read the times of the ratings, for biases by user and day

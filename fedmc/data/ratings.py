@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from fedmc.data.builder import Batch, Duplicates, Merge, build
+from fedmc.data.describing import html_of
 from fedmc.data.forms import Wide
 from fedmc.data.ids import as_ids as as_ids  # re-exported for older imports
 from fedmc.data.readers import from_arrow
-from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columnar import ArrowStream, collected
 from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.wide import of_object
 from fedmc.errors import DataError, require
@@ -36,6 +37,9 @@ class Ratings:
 
     def __repr__(self) -> str:
         return f"Ratings({len(self.users):,} users x {len(self.items):,} items, {len(self):,} ratings)"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     @classmethod
     def from_arrays(
@@ -61,11 +65,12 @@ class Ratings:
         time: str | None = None,
         duplicates: Merge = "refuse",
     ) -> Ratings:
-        """The columns with these names of a pandas or polars DataFrame, or of any table with Arrow's stream interface.
+        """The columns with these names of a pandas or polars DataFrame (also lazy), or of another table of Arrow's.
 
         With `rating=None` each row is an event that counts 1; `duplicates="sum"` adds up repeated pairs. Times are
         seconds since 1970, dates or timestamps.
         """
+        frame = collected(frame)
         kind = "pass a pandas or polars DataFrame, or an Arrow table; arrays go to Ratings.from_arrays"
         if not isinstance(frame, ArrowStream):
             raise DataError(f"cannot read columns from a {type(frame).__name__}: {kind}")

@@ -12,7 +12,7 @@ from scipy import sparse
 from fedmc.data import readers
 from fedmc.data.builder import Coded, Ids
 from fedmc.data.ids import as_ids
-from fedmc.data.readers.columnar import ArrowStream
+from fedmc.data.readers.columnar import ArrowStream, collected
 from fedmc.data.readers.columns import ColumnSelection
 from fedmc.data.readers.usual import COLUMN_NAMES, find_usual
 from fedmc.errors import DataError, InputError, quoted, require
@@ -44,6 +44,7 @@ def check_columns(columns: object) -> None:
 def rows_given(X: object, columns: Columns | None = None) -> Rows:
     """The users and items of an array or a DataFrame: these `columns`, else those with the usual names, or its two."""
     check_columns(columns)
+    X = collected(X)
     if isinstance(X, ArrowStream):
         return _of_frame(X, columns)
     require(not sparse.issparse(X), "X of rows cannot be sparse: give a sparse matrix of ratings without y", DataError)

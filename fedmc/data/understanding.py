@@ -12,6 +12,7 @@ from fedmc.data.prepared import is_prepared, open_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
 from fedmc.data.readers.shapes import WideError
+from fedmc.data.readers.storage import StorageError
 from fedmc.data.recognition import Understanding, recognise
 from fedmc.errors import DataError, quoted
 
@@ -35,7 +36,7 @@ def understand(plan: Plan) -> Understood:
         return Understood(_of_shards(plan))
     try:
         ratings = load_table(plan._replace(events=None))
-    except WideError:
+    except (WideError, StorageError):
         raise
     except DataError:
         try:
@@ -53,6 +54,8 @@ def by_columns(plan: Plan) -> Understanding:
     try:
         without = plan.wide not in (None, False) or is_prepared(Path(plan.source))  # columns that say what they hold
         return Understanding("ratings", "") if without else _by_header(plan).what
+    except StorageError:
+        raise
     except DataError:
         return Understanding("ratings", "")
 

@@ -17,7 +17,7 @@ from fedmc.algorithms.posterior import Posterior, fit_at_home, free_part
 from fedmc.algorithms.settings import Settings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError, require
-from fedmc.model import event_effects, explain, files, priors, recommending
+from fedmc.model import describing, event_effects, explain, files, priors, recommending
 from fedmc.model import titles as texts
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, later_onto_catalogue, onto_catalogue
@@ -55,6 +55,9 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({len(self.users):,} users x {len(self.items):,} items, rank {self.settings.rank})"
+
+    def _repr_html_(self) -> str:
+        return describing.html_of(self)
 
     @overload
     def predict(
@@ -132,8 +135,7 @@ class Model:
 
     def similar(self, items: Any, n: int = 10) -> tuple[Array, Array]:
         """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
-        columns = find_ids(self.items, items, "item")
-        found, cosines = recommending.similar(self._item_factors(), columns, n)
+        found, cosines = recommending.similar(self._item_factors(), find_ids(self.items, items, "item"), n)
         ids = recommending.named(self.items, found)
         return (ids[0], cosines[0]) if np.ndim(items) == 0 else (ids, cosines)
 
@@ -149,9 +151,8 @@ class Model:
         Case and accents do not count. Beginnings and parts of words match too, after whole words.
         """
         require(n >= 1, f"n must be at least 1, got {n}")
-        titles = texts.needed(self.titles)
         columns = self._title_index.search(text)[:n]
-        return self.items[columns], titles[columns]
+        return self.items[columns], texts.needed(self.titles)[columns]
 
     @cached_property
     def _title_index(self) -> texts.Index:

@@ -5,33 +5,38 @@ Only this package imports pyarrow and ADBC. Every reader yields `Batch`es; `fedm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fedmc.data.addresses import present, without_password
+from fedmc.data.addresses import without_password
 from fedmc.data.builder import Batch
 from fedmc.data.forms import Wide
-from fedmc.data.readers import archives, columnar, databases, netflix, text, wide
+from fedmc.data.readers import archives, columnar, databases, netflix, storage, text, wide
 from fedmc.data.readers.columnar import ArrowStream
 from fedmc.data.readers.columns import ColumnSelection, Header
+from fedmc.data.readers.files import Place
+from fedmc.data.readers.places import place_of
 from fedmc.data.readers.wide import Matrix
 from fedmc.errors import DataError, require
 
+HEAD = 4096  # bytes by which a format is recognised
+
 
 def batches(source: str | Path, selection: ColumnSelection, query: str | None = None) -> Iterable[Batch]:
-    """The rows of a file, a folder, an archive or a database."""
+    """The rows of a file, a folder, an archive or a database, on disk or in object storage."""
     if databases.is_database(source):
         return databases.read(str(source), query, selection)
     require(query is None, f"a query goes with a database, not with {without_password(str(source))}", DataError)
-    path = Path(source)
-    require(present(path), f"there is no file {without_password(str(source))}", DataError)
-    if path.is_dir() or archives.is_archive(path):
-        return archives.read(path, selection)
-    if columnar.is_columnar(path):
-        return columnar.read(path, selection)
-    if netflix.is_netflix(_head(path)):
-        return netflix.read([text.on_disk(path)], selection)
-    return text.read(text.on_disk(path), selection)
+    return storage.guarded(source, _rows(place_of(source), selection))
+
+
+def _rows(place: Place, selection: ColumnSelection) -> Iterator[Batch]:
+    if place.folder or archives.is_archive(place.file):
+        return archives.read(place, selection)
+    head = place.file.head(HEAD)
+    if columnar.is_columnar(head):
+        return columnar.read(place.files, selection)
+    return netflix.read(place.files, selection) if netflix.is_netflix(head) else text.read(place.file, selection)
 
 
 def wide_matrix(source: str | Path, form: Wide, columns: Sequence[str] | None, query: str | None) -> Matrix:
@@ -43,9 +48,12 @@ def wide_matrix(source: str | Path, form: Wide, columns: Sequence[str] | None, q
         "a row for each rating",
         DataError,
     )
-    path = Path(source)
-    require(present(path), f"there is no file {shown}", DataError)
-    return wide.read(path, form, columns)
+    place = place_of(source)
+    require(not place.folder, f"{place.name} is a folder: a wide matrix is one file, name it", DataError)
+    with storage.reading(source):
+        matrix = wide.read(place.file, form, columns)
+    matrix.blocks = storage.guarded(source, matrix.blocks)
+    return matrix
 
 
 def from_arrow(frame: ArrowStream, selection: ColumnSelection | None = None) -> Iterable[Batch]:
@@ -59,15 +67,11 @@ def header(source: str | Path | ArrowStream, query: str | None = None) -> Header
         return columnar.header_of_stream(source)
     if databases.is_database(source):
         return databases.header(str(source), query)
-    path = Path(source)
-    require(present(path), f"there is no file {without_password(str(source))}", DataError)
-    if path.is_dir() or archives.is_archive(path):
-        return archives.header(path)
-    if columnar.is_columnar(path):
-        return columnar.header(path)
-    return netflix.HEADER if netflix.is_netflix(_head(path)) else text.header(text.on_disk(path))
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(4096)
+    place = place_of(source)
+    with storage.reading(source):
+        if place.folder or archives.is_archive(place.file):
+            return archives.header(place)
+        head = place.file.head(HEAD)
+        if columnar.is_columnar(head):
+            return columnar.header(place.file)
+        return netflix.HEADER if netflix.is_netflix(head) else text.header(place.file)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
-import pyarrow.feather
+import pyarrow.ipc
 import pyarrow.parquet
 
 from fedmc.data.builder import Batch
 from fedmc.data.readers.columns import ColumnSelection, Dictionaries, Header, header_of, roles, to_batch
+from fedmc.data.readers.files import File
 from fedmc.data.readers.shapes import WITH_HEADER, refusal, unnamed_roles
 from fedmc.errors import DataError, quoted
 
 PARQUET, FEATHER = b"PAR1", b"ARROW1"
+ROWS = 1 << 20  # of a batch
 FIRST_ROWS = 10_000  # that a header looks at
 
 
@@ -27,34 +29,73 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
-def is_columnar(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(6).startswith((PARQUET, FEATHER))
+@runtime_checkable
+class Lazy(Protocol):
+    """A table that is yet to be computed: a polars LazyFrame."""
+
+    def collect_schema(self) -> object: ...
+    def collect(self) -> object: ...
 
 
-def read(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
-    """The rows of a Parquet or Feather file."""
+def collected(table: object) -> object:
+    """The table, computed if it is a lazy one."""
+    return table.collect() if isinstance(table, Lazy) else table
+
+
+def is_columnar(head: bytes) -> bool:
+    """Whether a file that begins so is a Parquet or Feather file."""
+    return head.startswith((PARQUET, FEATHER))
+
+
+def read(files: Sequence[File], selection: ColumnSelection) -> Iterator[Batch]:
+    """The rows of Parquet and Feather files, the parts of one table."""
+    dictionaries = Dictionaries()
+    for file in files:
+        with opened(file) as table:
+            check_long(table.schema, selection, file.name)
+            role = roles(table.schema.names, selection, file.name)
+            for batch in table.batches(role.names):
+                yield to_batch(_dict(batch), role, file.name, dictionaries)
+
+
+class Opened(NamedTuple):
+    """An open Parquet or Feather file."""
+
+    schema: pa.Schema
+    batches: Callable[[list[str] | None], Iterable[pa.RecordBatch]]  # with these columns; None: all
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches(None), self.schema)
+
+
+@contextmanager
+def opened(file: File, rows: int = ROWS) -> Iterator[Opened]:
+    """Open a file; Parquet is read in batches of so many rows."""
     try:
-        with open(path, "rb") as file:
-            parquet = file.read(4) == PARQUET
-        reader = _parquet(path, selection) if parquet else _feather(path, selection)
-        yield from reader
+        if file.head(len(PARQUET)) == PARQUET:
+            with pyarrow.parquet.ParquetFile(file.source(), pre_buffer=file.stored is not None) as parquet:
+                yield Opened(parquet.schema_arrow, lambda names: parquet.iter_batches(rows, columns=names))
+        else:
+            with _feather(file) as feather:
+                yield feather
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        if file.stored is not None:  # told by the reader of storage
+            raise
+        raise DataError(f"{file.name} cannot be read: {error}") from None
 
 
-def _parquet(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        check_long(file.schema_arrow, selection, str(path))
-        role = roles(file.schema_arrow.names, selection, str(path))
-        dictionaries = Dictionaries()
-        for batch in file.iter_batches(batch_size=1 << 20, columns=role.names):
-            yield to_batch(_dict(batch), role, str(path), dictionaries)
+@contextmanager
+def _feather(file: File) -> Iterator[Opened]:
+    """A Feather file: mapped into memory if it is on disk, else record batch by record batch."""
+    source = pa.memory_map(str(file.path)) if file.stored is None else file.stored()
+    with source, pa.ipc.open_file(source) as reader:
 
+        def batches(names: list[str] | None) -> Iterator[pa.RecordBatch]:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                yield batch if names is None else batch.select(names)
 
-def _feather(path: Path, selection: ColumnSelection) -> Iterator[Batch]:
-    table = pyarrow.feather.read_table(path, memory_map=True)
-    yield from _table(table, selection, str(path))
+        yield Opened(reader.schema, batches)
 
 
 def from_stream(frame: ArrowStream, selection: ColumnSelection) -> Iterator[Batch]:
@@ -102,19 +143,11 @@ def _unreadable(error: Exception) -> str:
     )
 
 
-def header(path: Path) -> Header:
+def header(file: File) -> Header:
     """The columns of a Parquet or Feather file."""
-    try:
-        with open(path, "rb") as file:
-            parquet = file.read(4) == PARQUET
-        if parquet:
-            with pyarrow.parquet.ParquetFile(path) as opened:
-                first = next(opened.iter_batches(batch_size=FIRST_ROWS), None)
-                return header_of(opened.schema_arrow.names, {} if first is None else _dict(first))
-        table = pyarrow.feather.read_table(path, memory_map=True)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    return _header_of_table(table)
+    with opened(file, FIRST_ROWS) as table:
+        first = next(iter(table.batches(None)), None)
+        return header_of(table.schema.names, {} if first is None else _dict(first.slice(0, FIRST_ROWS)))
 
 
 def header_of_stream(frame: ArrowStream) -> Header:
@@ -127,14 +160,6 @@ def header_of_stream(frame: ArrowStream) -> Header:
 def _header_of_table(table: pa.Table) -> Header:
     batches = table.slice(0, FIRST_ROWS).combine_chunks().to_batches()
     return header_of(table.column_names, _dict(batches[0]) if batches else {})
-
-
-def _table(table: pa.Table, selection: ColumnSelection, where: str) -> Iterator[Batch]:
-    check_long(table.schema, selection, where)
-    role = roles(table.column_names, selection, where)
-    dictionaries = Dictionaries()
-    for batch in table.select(role.names).to_batches():
-        yield to_batch(_dict(batch), role, where, dictionaries)
 
 
 def _dict(batch: pa.RecordBatch) -> dict[str, pa.Array]:

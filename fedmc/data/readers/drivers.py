@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from fedmc.data.addresses import check_address, scrubbed, well_formed, without_password
+from fedmc.data.addresses import check_address, is_stored, scrubbed, well_formed, without_password
 from fedmc.data.readers.offers import Table, tables_of
 from fedmc.errors import DataError, require
 
@@ -76,7 +76,7 @@ class Database:
 def is_address(source: str) -> bool:
     """Whether this is the address of a database."""
     found = _ADDRESS.match(source)
-    return found is not None and found[1].lower() not in _NO_DATABASES
+    return found is not None and found[1].lower() not in _NO_DATABASES and not is_stored(source)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmc.data.builder import Batch
 from fedmc.data.readers.columns import ColumnSelection, Header
-from fedmc.data.readers.text import TextFile
+from fedmc.data.readers.files import File
 from fedmc.errors import DataError, require
 from fedmc.kernels.parsing import parse_netflix
 
@@ -24,7 +24,7 @@ def is_netflix(head: bytes) -> bool:
     return _START.match(head) is not None
 
 
-def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batch]:
+def read(files: Sequence[File], selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of all files, each of which starts with an `ITEM:` line."""
     named = selection.columns is None and selection.group is None and not selection.typed
     named = named and selection.amount in (None, "rating")
@@ -33,7 +33,7 @@ def read(files: Sequence[TextFile], selection: ColumnSelection) -> Iterator[Batc
         yield from _read_file(file, selection.times or selection.any_times)
 
 
-def _read_file(file: TextFile, times: bool) -> Iterator[Batch]:
+def _read_file(file: File, times: bool) -> Iterator[Batch]:
     item, line, rest = -1, 1, b""
     with file.open() as opened:
         while chunk := opened.read(CHUNK):

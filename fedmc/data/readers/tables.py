@@ -6,27 +6,28 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 
-from fedmc.data.addresses import present
 from fedmc.data.feature_rows import What
 from fedmc.data.ids import as_ids
 from fedmc.data.readers import distributed
-from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar
+from fedmc.data.readers.columnar import ArrowStream, is_columnar, opened
 from fedmc.data.readers.columns import strings
+from fedmc.data.readers.files import File, of_each
+from fedmc.data.readers.places import place_of
+from fedmc.data.readers.storage import reading
 from fedmc.data.readers.text import is_number
 from fedmc.data.readers.usual import COLUMN_NAMES, candidates, is_usual
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
+HEAD = 16  # bytes by which a columnar file is recognised
 GZIP = b"\x1f\x8b"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "\\n"))  # in lower case
@@ -63,17 +64,25 @@ def read(source: str | Path | ArrowStream, what: What) -> Table:
         except pa.ArrowException as error:
             cure = "make every column of one kind"
             raise DataError(f"the {what} table cannot be read: {quoted(str(error), 200)}: {cure}") from None
-    path = Path(source)
-    require(present(path) and path.is_file(), f"there is no file {path}", DataError)
-    if not is_columnar(path):
-        return _from_text(path, what)
-    try:
-        with open(path, "rb") as file:
-            parquet = file.read(4) == PARQUET
-        table = pyarrow.parquet.read_table(path) if parquet else pyarrow.feather.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    return _from_arrow(table, str(path), what)
+    place = place_of(source)
+    with reading(source):
+        seen = [file for file in place.files if not Path(file.name).name.startswith(("_", "."))]
+        if all(is_columnar(head) for head in of_each(seen, lambda file: file.head(HEAD))):
+            return _from_arrow(_joined(seen, place.name), place.name, what)
+        require(not place.folder, f"{place.name} is a folder: name the file with the table", DataError)
+        return _from_text(place.file, what)
+
+
+def _joined(files: Sequence[File], where: str) -> pa.Table:
+    """The table in columnar files, the parts of one."""
+    require(bool(files), f"{where} is a folder without a table", DataError)
+    tables = []
+    for file in files:
+        with opened(file) as found:
+            tables.append(found.table())
+            alike = set(found.schema.names) == set(tables[0].column_names)
+        require(alike, f"the tables in {where} have different columns: name one file", DataError)
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _id_column(names: list[str], what: What, where: str) -> int:
@@ -87,13 +96,13 @@ def _id_column(names: list[str], what: What, where: str) -> int:
     return 0 if not found or is_usual(names[0], usual) or names[0] in found else names.index(found[0])
 
 
-def _from_text(path: Path, what: What) -> Table:
-    text = _decoded(path)
+def _from_text(file: File, what: What) -> Table:
+    text, path = _decoded(file), file.name
     rows = (distributed.rows(text, path) if what == "item" else None) or _rows(text, path)
     number, header = next(rows, (1, []))
     names = [name.strip() for name in header]
     require(bool(names), f"{path} is empty: expected a header, then a row for each {what}", DataError)
-    ids = _id_column(names, what, str(path))
+    ids = _id_column(names, what, path)
     for name in names:
         if is_number(name):
             raise DataError(
@@ -118,10 +127,10 @@ def _from_text(path: Path, what: What) -> Table:
         for place, (name, column) in enumerate(zip(names, cells, strict=True))
         if place != ids
     ]
-    return Table(str(path), strings(pa.array(cells[ids], pa.string()), numbers=True), columns, lines)
+    return Table(path, strings(pa.array(cells[ids], pa.string()), numbers=True), columns, lines)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, path: str) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line with its number; the delimiter is the one that gives the header the most fields."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(DELIMITERS, key=first.count)  # the first of equals
@@ -136,14 +145,15 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def _decoded(path: Path) -> str:
+def _decoded(file: File) -> str:
     """The text of a file, which may be gzipped; UTF-16 with its mark, UTF-8, or else Windows-1252 or Latin-1."""
-    content = path.read_bytes()
+    with file.open() as opened:
+        content = opened.read()
     if content.startswith(GZIP):
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError) as error:
-            raise DataError(f"{path} is damaged: {error}") from None
+            raise DataError(f"{file.name} is damaged: {error}") from None
     wide = content.startswith(UTF_16)
     for encoding in ("utf-16",) if wide else ("utf-8-sig", "cp1252"):
         with suppress(UnicodeDecodeError):

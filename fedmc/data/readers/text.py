@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,25 +24,18 @@ from fedmc.data.readers.columns import (
     roles,
     to_batch,
 )
+from fedmc.data.readers.files import File
+from fedmc.data.readers.lines import LineCount
 from fedmc.data.readers.told import by_place
 from fedmc.data.readers.wide_text import check_long
 from fedmc.errors import DataError, require
-from fedmc.kernels.parsing import count_lines, has_leading_zero
+from fedmc.kernels.parsing import has_leading_zero
 
 DELIMITERS = ("::", "\t", ",", ";", "|")
 CSVOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
 NO_HEADER = ("user", "item", "rating", "time")
 EVENTS_NO_HEADER = ("user", "item", "time")  # of events without a rating; with four fields, as above
 FIRST_TIME = 1e8  # a larger number in the third of three fields is a time, in seconds since 1970
-
-
-class TextFile(NamedTuple):
-    """A file, or a member of an archive."""
-
-    name: str
-    open: Callable[[], BinaryIO]
-    path: Path | None = None  # None for a member of an archive
-    size: int = 0
 
 
 class Layout(NamedTuple):
@@ -54,14 +46,9 @@ class Layout(NamedTuple):
     header: bool
 
 
-def on_disk(path: Path) -> TextFile:
-    return TextFile(str(path), lambda: open(path, "rb"), path, path.stat().st_size)
-
-
-def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
+def read(file: File, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a text table."""
-    with file.open() as opened:
-        head = opened.read(1 << 16)
+    head = file.head(1 << 16)
     if selection.columns is None and not selection.long:
         check_long(head, file.name)
     layout = sniff(head, file.name, selection.rating)
@@ -74,14 +61,15 @@ def read(file: TextFile, selection: ColumnSelection) -> Iterator[Batch]:
         places = {name: layout.names.index(name) if name in role.names else None for name in NO_HEADER}
         role = role._replace(told=by_place(places))
     dictionaries = Dictionaries(numbers=True)
-    lines, zeros = _scan(file)
+    lines = LineCount()
+    numbers = file.path is not None and _scan(file, lines) and _starts_with_numbers(file, layout, role)
     rows = int(layout.header)
     try:
-        for columns in _parse(file, layout, role, zeros):
+        for columns in _parse(file, layout, role, numbers, lines):
             rows += len(columns[role.user])
             yield to_batch(columns, role, file.name, dictionaries)
-        lost = f"{file.name} has {lines:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
-        require(rows == lines, lost, DataError)
+        lost = f"{file.name} has {lines.count:,} lines, but {rows:,} rows: a quote is not closed, or holds a line break"
+        require(rows == lines.count, lost, DataError)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
         _explain(file, layout, role, error)
 
@@ -94,10 +82,9 @@ def _times_left_out(role: Roles, layout: Layout, head: bytes, selection: ColumnS
     return role if _is_time(field) else role._replace(time=None)
 
 
-def header(file: TextFile) -> Header:
+def header(file: File) -> Header:
     """The columns of a text table; without a header, a column of ratings or amounts has a number instead of a name."""
-    with file.open() as opened:
-        head = opened.read(1 << 16)
+    head = file.head(1 << 16)
     layout = sniff(head, file.name, "optional")
     if not layout.header:
         return Header(tuple("column 3" if name == "rating" else name for name in layout.names))
@@ -154,9 +141,11 @@ def _first_line(head: bytes) -> str:
     return head.decode("utf-8-sig", "replace").split("\n", 1)[0].rstrip("\r")
 
 
-def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator[dict[str, pa.Array]]:
-    """The columns in chunks; ids as integers if that is exact, else as strings."""
-    numbers = file.path is not None and not zeros and _starts_with_numbers(file, layout, role)
+def _parse(file: File, layout: Layout, role: Roles, numbers: bool, lines: LineCount) -> Iterator[dict[str, pa.Array]]:
+    """The columns in chunks; ids as integers if `numbers` and that is exact, else as strings.
+
+    Lines of a file that is not on disk are counted on the way, so that it is fetched or unpacked only once.
+    """
     for kind in (pa.int32(), pa.int64()) if numbers else ():
         try:
             table = pacsv.read_csv(str(file.path), *_options(layout, role, kind)).to_batches()
@@ -165,7 +154,11 @@ def _parse(file: TextFile, layout: Layout, role: Roles, zeros: bool) -> Iterator
         table.reverse()
         yield from _released((table.pop() for _ in range(len(table))), role)
         return
-    with file.open() as opened, pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader:
+    with (
+        file.open() as plain,
+        lines.counted(plain, file.path is None) as opened,
+        pacsv.open_csv(opened, *_options(layout, role, pa.string(), 1 << 19)) as reader,
+    ):
         yield from _released(_gathered(reader), role)
 
 
@@ -205,7 +198,7 @@ def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22
     )
 
 
-def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
+def _starts_with_numbers(file: File, layout: Layout, role: Roles) -> bool:
     """Whether the first row's ids are whole numbers; if not, parsing them as such would fail."""
     places = [layout.names.index(name) for name in (role.user, role.item)]
     for number, fields in _lines(file, layout):
@@ -214,18 +207,18 @@ def _starts_with_numbers(file: TextFile, layout: Layout, role: Roles) -> bool:
     return False
 
 
-def _scan(file: TextFile) -> tuple[int, bool]:
-    """The number of lines, and whether any field starts with 0 and another digit."""
-    lines, inside, zeros, before = 0, False, False, b"\n"
+def _scan(file: File, lines: LineCount) -> bool:
+    """Count the lines; whether no field starts with 0 and another digit."""
+    zeros, before = False, b"\n"
     with file.open() as opened:
         while piece := opened.read(1 << 22):
             zeros = zeros or has_leading_zero(np.frombuffer(before + piece, np.uint8))
-            more, inside = count_lines(np.frombuffer(piece, np.uint8), inside)
-            lines, before = lines + more, piece[-2:]  # two bytes of overlap, for fields at the boundary
-    return lines, zeros
+            lines.add(piece)
+            before = piece[-2:]  # two bytes of overlap, for fields at the boundary
+    return not zeros
 
 
-def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def _lines(file: File, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """The numbered lines, split into fields by Python's csv module (or at `::`)."""
     with file.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", "replace", newline="") as text:
         if len(layout.delimiter) == 1:
@@ -239,7 +232,7 @@ def _lines(file: TextFile, layout: Layout) -> Iterator[tuple[int, list[str]]]:
             yield from ((number, line.rstrip("\r\n").split("::")) for number, line in numbered if line.strip())
 
 
-def _explain(file: TextFile, layout: Layout, role: Roles, error: Exception) -> NoReturn:
+def _explain(file: File, layout: Layout, role: Roles, error: Exception) -> NoReturn:
     """Find the first bad line and raise an error that says what was expected there."""
     place = None if role.rating is None else layout.names.index(role.rating)
     for number, fields in _lines(file, layout):

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 
 from fedmc.data.builder import Batch, Coded, Ids
 from fedmc.data.forms import Wide
-from fedmc.data.readers.columnar import PARQUET, ArrowStream, is_columnar, is_number, stream_of
+from fedmc.data.readers.columnar import ArrowStream, collected, is_columnar, is_number, opened, stream_of
 from fedmc.data.readers.columns import Dictionaries, ids, strings
+from fedmc.data.readers.files import File
 from fedmc.data.readers.shapes import INDEX, ROWS, Sample, listed, stand_in
 from fedmc.data.readers.wide_text import USERS, WideText
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
+HEAD = 16  # bytes by which a columnar file is recognised
 BLOCK = 1 << 22  # cells of a 2-D array or of a columnar file that are looked at together
 
 
@@ -115,30 +114,27 @@ class Matrix:
         return (f"wide matrix: {size}; users: {users}{counts}{empty}",)
 
 
-def read(path: Path, wide: Wide, columns: Sequence[str] | None = None) -> Matrix:
+def read(file: File, wide: Wide, columns: Sequence[str] | None = None) -> Matrix:
     """The wide matrix in a text, Parquet or Feather file; `columns` may name the column of users."""
-    require(path.is_file(), f"{path} is a folder: a wide matrix is one file, name it", DataError)
     require(columns is None or len(columns) == 1, _one_name(columns), DataError)
     user = None if columns is None else columns[0]
-    if not is_columnar(path):
-        text = WideText(path, user)
-        blocks = _blocks(text.batches(), None if text.label is None else USERS, 1, str(path))
-        return Matrix(str(path), text.items, blocks, wide, label=text.label, numbered=not text.sample.header)
-    try:
-        with open(path, "rb") as file:
-            parquet = file.read(4) == PARQUET
-        if parquet:
-            opened = pyarrow.parquet.ParquetFile(path)
-            rows = max(1, BLOCK // max(1, len(opened.schema_arrow.names)))
-            return _of_batches(opened.schema_arrow, opened.iter_batches(rows), wide, str(path), (user, 1))
-        table = pyarrow.feather.read_table(path, memory_map=True)
-        return _of_batches(table.schema, table.to_batches(), wide, str(path), (user, 1))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+    if not is_columnar(file.head(HEAD)):
+        text = WideText(file, user)
+        blocks = _blocks(text.batches(), None if text.label is None else USERS, 1, file.name)
+        return Matrix(file.name, text.items, blocks, wide, label=text.label, numbered=not text.sample.header)
+    with opened(file) as table:
+        schema = table.schema
+    return _of_batches(schema, _batches(file, max(1, BLOCK // max(1, len(schema.names)))), wide, file.name, (user, 1))
+
+
+def _batches(file: File, rows: int) -> Iterator[pa.RecordBatch]:
+    with opened(file, rows) as table:
+        yield from table.batches(None)
 
 
 def of_object(X: object, wide: Wide) -> Matrix:
     """The wide matrix in a DataFrame or a 2-D array; rows without names, and columns of an array, count from 0."""
+    X = collected(X)
     if isinstance(X, ArrowStream):
         reader = stream_of(X)
         return _of_batches(reader.schema, reader, wide, "the table", (None, 0))

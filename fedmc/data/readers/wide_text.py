@@ -6,13 +6,13 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from fedmc.data.readers.files import File
 from fedmc.data.readers.shapes import EMPTY, ROWS, Sample, is_empty, listed, looks_wide, refusal, sample_of, stand_in
 from fedmc.errors import DataError, quoted, require
 
@@ -26,9 +26,10 @@ NULLS = sorted({variant for word in EMPTY for variant in (word, word.upper(), wo
 class WideText:
     """A text file whose rows are users; `label` is the column of the users' names, `items` the other columns."""
 
-    def __init__(self, path: Path, user: str | None = None) -> None:
-        self.path = path
-        rows, self.delimiter, self.line = first_rows(path)
+    def __init__(self, file: File, user: str | None = None) -> None:
+        self.file = file
+        path = file.name
+        rows, self.delimiter, self.line = first_rows(file)
         require(len(rows) > 0, f"{path} is empty: expected a row for each user", DataError)
         self.width = len(rows[0])
         require(self.width > 1, f"{path}: the first line holds one field: expected one for each item", DataError)
@@ -55,7 +56,7 @@ class WideText:
         parsing = pacsv.ParseOptions(delimiter=self.delimiter)
         converting = pacsv.ConvertOptions(column_types=types, null_values=NULLS, strings_can_be_null=False)
         try:
-            with pacsv.open_csv(self.path, reading, parsing, converting) as reader:
+            with self.file.open() as opened, pacsv.open_csv(opened, reading, parsing, converting) as reader:
                 yield from reader
         except pa.ArrowInvalid as error:
             self._explain(error)
@@ -64,15 +65,17 @@ class WideText:
         for number, row in enumerate(rows, 1):
             same = len(row) == self.width
             require(
-                same, f"{self.path}, line {number}: expected {self.width} fields, got {len(row)}: fill it up", DataError
+                same,
+                f"{self.file.name}, line {number}: expected {self.width} fields, got {len(row)}: fill it up",
+                DataError,
             )
 
     def _place_of_users(self, user: str | None) -> int | None:
         """The column of the users: as named, by its usual name, the only one with text, or the first if it has ids."""
         names = self.sample.names
         if user is not None:
-            require(self.sample.header, f"{self.path} has no header, so its columns cannot be named", DataError)
-            require(user in names, f"{self.path} has no column {user!r}: it has {listed(names)}", DataError)
+            require(self.sample.header, f"{self.file.name} has no header, so its columns cannot be named", DataError)
+            require(user in names, f"{self.file.name} has no column {user!r}: it has {listed(names)}", DataError)
             return names.index(user)
         found = self.sample.label
         texts = [name for name, text in zip(names, self.sample.texts, strict=True) if text]
@@ -80,19 +83,19 @@ class WideText:
         few = len(texts) == 1  # a mistake in a column of numbers, which reading explains
         require(
             found is not None or few or not texts,
-            f"{self.path}: several columns hold text, {listed(texts)}: {cure}",
+            f"{self.file.name}: several columns hold text, {listed(texts)}: {cure}",
             DataError,
         )
         return 0 if found is None and _are_ids(self.sample) else found
 
     def _explain(self, error: Exception) -> NoReturn:
         """Find the first bad line and say what was expected there."""
-        with open(self.path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file, delimiter=self.delimiter)
+        with self.file.open() as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
+            reader = csv.reader(text, delimiter=self.delimiter)
             for number, row in enumerate((row for row in reader if row), 1):
                 if number == 1 and self.sample.header:
                     continue
-                where = f"{self.path}, line {reader.line_num}"
+                where = f"{self.file.name}, line {reader.line_num}"
                 require(len(row) == self.width, f"{where}: expected {self.width} fields, got {len(row)}", DataError)
                 for place, cell in enumerate(row):
                     if place == self.place or is_empty(cell) or _is_number(cell):
@@ -101,18 +104,18 @@ class WideText:
                         f"{where}, column {quoted(self.names[place])}: expected a number, or nothing where there is no "
                         f"rating, got {quoted(cell)}"
                     )
-        raise DataError(f"{self.path} cannot be read: {error}") from None
+        raise DataError(f"{self.file.name} cannot be read: {error}") from None
 
 
-def first_rows(path: Path) -> tuple[list[list[str]], str, int]:
+def first_rows(file: File) -> tuple[list[list[str]], str, int]:
     """The first rows of a text file, its delimiter, and the bytes of its first line."""
-    with open(path, "rb") as file:
-        line = file.readline()
-        head = line + file.read(HEAD) + file.readline()
+    with file.open() as opened:
+        line = opened.readline()
+        head = line + opened.read(HEAD) + opened.readline()
     try:
         return *_rows(head), len(line)
     except csv.Error as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        raise DataError(f"{file.name} cannot be read: {error}") from None
 
 
 def check_long(head: bytes, where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
+import pyarrow.ipc
 import pyarrow.parquet
 from scipy import sparse
 
@@ -19,7 +22,8 @@ from fedmc.errors import unknown
 from fedmc.types import Array
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".feather")
-IN_BLOCKS = (".parquet", ".csv", ".tsv")
+IN_BLOCKS = (".parquet", ".feather", ".csv", ".tsv", ".jsonl")
+EXACT = (".parquet", ".feather")
 DIGITS = 4  # of numbers in text
 Block = Mapping[str, Array]  # columns of equal length, by name
 
@@ -36,6 +40,28 @@ class Table(Protocol):
     @property
     def times(self) -> Array | None: ...
     def rows(self) -> Array: ...
+
+
+class Writer(Protocol):
+    """Writes tables one after the other."""
+
+    def write_table(self, table: pa.Table) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """One JSON object in each line; a number that is not finite becomes null."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+
+    def write_table(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+            self._file.write(json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def write_table(ratings: Table, path: str | Path) -> None:
@@ -79,7 +105,7 @@ def writing_rows(path: Path) -> Iterator[Callable[[Block], None]]:
     """
     check_ending(path)
     partial = free(path.with_name(path.name + ".part"))
-    writers: list[pyarrow.parquet.ParquetWriter | pyarrow.csv.CSVWriter] = []
+    writers: list[Writer] = []
 
     def write(block: Block) -> None:
         table = pa.table({name: _column(column, path.suffix) for name, column in block.items()})
@@ -88,20 +114,26 @@ def writing_rows(path: Path) -> Iterator[Callable[[Block], None]]:
         writers[0].write_table(table)
 
     try:
-        yield write
-        for writer in writers:
-            writer.close()
+        try:
+            yield write
+        finally:
+            for writer in writers:
+                writer.close()
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _column(column: Array, ending: str) -> Array:
-    return np.round(column, DIGITS) if ending != ".parquet" and column.dtype.kind == "f" else column
+    return np.round(column, DIGITS) if ending not in EXACT and column.dtype.kind == "f" else column
 
 
-def _writer(path: Path, ending: str, schema: pa.Schema) -> pyarrow.parquet.ParquetWriter | pyarrow.csv.CSVWriter:
+def _writer(path: Path, ending: str, schema: pa.Schema) -> Writer:
     if ending == ".parquet":
-        return pyarrow.parquet.ParquetWriter(path, schema)
+        return pyarrow.parquet.ParquetWriter(path, schema)  # type: ignore[no-any-return]
+    if ending == ".feather":
+        return pa.ipc.new_file(str(path), schema)  # type: ignore[no-any-return]
+    if ending == ".jsonl":
+        return _Lines(path)
     options = pyarrow.csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",", quoting_style="needed")
-    return pyarrow.csv.CSVWriter(path, schema, write_options=options)
+    return pyarrow.csv.CSVWriter(path, schema, write_options=options)  # type: ignore[no-any-return]

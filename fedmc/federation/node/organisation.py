@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scipy import sparse
 
 from fedmc.algorithms.state import State
-from fedmc.data.addresses import present
+from fedmc.data.addresses import without_password
 from fedmc.data.feedback import default_confidence
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, load_table, read_parts, write_prepared
@@ -25,6 +25,7 @@ from fedmc.errors import DataError, require
 from fedmc.federation.news import News
 from fedmc.federation.node import consents, forgotten, models, withdrawing
 from fedmc.federation.node import source as changed_source
+from fedmc.federation.node.files import known_titles, located, words
 from fedmc.federation.node.growth import widened
 from fedmc.federation.node.memberships import Own
 from fedmc.federation.node.node import Node
@@ -35,7 +36,7 @@ from fedmc.federation.setup.entries import AGREE, DEFAULT_SCALE
 from fedmc.federation.setup.identities import identity_of, load_key
 from fedmc.federation.setup.layout import NodeConfig
 from fedmc.federation.wire import Request
-from fedmc.model import Model, titles
+from fedmc.model import Model
 from fedmc.privacy.dp.ledger import Ledger
 from fedmc.training.aggregation import is_masked
 from fedmc.training.calibration import finished, rating_range
@@ -54,6 +55,7 @@ class Opened(NamedTuple):
     report: str | None
     trust: Trust
     notes: tuple[str, ...] = ()  # about features and events
+    titles: Array | None = None  # of the items
 
 
 def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
@@ -73,7 +75,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     if own:
         kept, now = config.path(SHARD), changed_source.found(config, _files(config))
         if reread or not is_prepared(kept):
-            report, notes = _prepare(config, kept, source_words(config), now)
+            report, notes = _prepare(config, kept, sourcewords(config), now)
             changed_source.remember(config, now)
         elif changed := changed_source.changes(config, now):
             notes = (f"{', '.join(changed)} changed since the data were read for runs: {REFRESH} takes the new data",)
@@ -94,7 +96,7 @@ def open_folder(config: NodeConfig, reread: bool = False) -> Opened:
     forgotten.check_none_in(config, prepared.ids[0], source, own)
     if own:
         notes += _unread(config, prepared.shards[0])
-    return Opened(prepared, ratings_hash(source), pair, report, trust, notes)
+    return Opened(prepared, ratings_hash(source), pair, report, trust, notes, known_titles(config, catalogue))
 
 
 def read_now(config: NodeConfig) -> Prepared | None:
@@ -107,7 +109,7 @@ def read_now(config: NodeConfig) -> Prepared | None:
         return None
     with TemporaryDirectory(dir=config.folder, prefix="check-") as folder:
         fresh = Path(folder) / SHARD
-        _prepare(config, fresh, source_words(config), changed_source.found(config, _files(config)))
+        _prepare(config, fresh, sourcewords(config), changed_source.found(config, _files(config)))
         return None if ratings_hash(fresh) == ratings_hash(kept) else open_prepared(fresh)
 
 
@@ -125,26 +127,20 @@ def read_at(config: NodeConfig) -> float | None:
     return manifest.stat().st_mtime if manifest.is_file() else None
 
 
-def source_words(config: NodeConfig) -> str:
+def sourcewords(config: NodeConfig) -> str:
     """The ratings' source: a path if it is there, else as it is written, such as an address."""
-    source = source_of(config)
-    return str(source) if present(source) else config.source
+    return words(config, config.source)
 
 
 def _files(config: NodeConfig) -> list[Path]:
     """The files of ratings, features and events."""
-    side = [_located(config, file) for file in _side_files(config).values() if file is not None]
+    side = [located(config, file) for file in _side_files(config).values() if file is not None]
     return [source_of(config), *side]
 
 
 def source_of(config: NodeConfig) -> Path:
     """The ratings' source as a path: relative to the folder if it is there, else as it is written."""
-    return _located(config, config.source)
-
-
-def _located(config: NodeConfig, path: str) -> Path:
-    inside = config.folder / path
-    return inside if present(inside) else Path(path)
+    return located(config, config.source)
 
 
 def ratings_hash(prepared: Path) -> str:
@@ -164,7 +160,7 @@ def _prepare(
     """
     again = is_prepared(config.path(SHARD)) and changed_source.same_split(config, now)
     columns = tuple(config.columns.split(",")) if config.columns else None
-    files = {name: None if file is None else _located(config, file) for name, file in _side_files(config).items()}
+    files = {name: None if file is None else words(config, file) for name, file in _side_files(config).items()}
     plan = Plan(
         source, columns, config.query, config.duplicates, config.path("catalogue.json"), config.unknown_items,
         config.test, seed=config.seed, user_features=files["user_features"], also_seen=files["also_seen"],
@@ -186,7 +182,11 @@ def _table(plan: Plan) -> tuple[Ratings, tuple[str, ...]]:
         found = understand(plan)
         seen = f"they look like events, not ratings ({found.what.reason})"
         cure = 'for runs on events, enter feedback = "implicit" under [ratings] of config.toml'
-        require(found.ratings is not None, f"{plan.source} cannot be read as ratings, {seen}: {cure}", DataError)
+        require(
+            found.ratings is not None,
+            f"{without_password(plan.source)} cannot be read as ratings, {seen}: {cure}",
+            DataError,
+        )
         assert found.ratings is not None
         return found.ratings, () if found.what.kind == "ratings" else (f"ratings: {seen}; {cure}",)
     amounts = load_table(plan)
@@ -249,12 +249,12 @@ def make_node(
 
     def on_finish(request: Request, U: Array, state: State | None) -> None:
         broadcast, catalogue = request.broadcast, opened.prepared.catalogue
-        items, known = catalogue.items, titles.of_items(catalogue.items, catalogue.features)
+        items = catalogue.items
         seen: sparse.csr_array = shard.pattern()
         settings = broadcast.settings.make_algorithm().model_settings(broadcast)
         about = broadcast.scaling, settings, broadcast.clients, rating_range([shard], settings)
         U, posterior = finished([shard], [state], broadcast, U)
-        model = Model(items, broadcast.V, users, U, seen, *about, posterior, known)
+        model = Model(items, broadcast.V, users, U, seen, *about, posterior, opened.titles)
         rated = None if shard.test is None or config.of_events else models.HeldOut(users, items, shard.test)
         models.keep(config, request.run, model, rated)
 

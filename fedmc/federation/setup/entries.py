@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedmc.data.addresses import is_stored
 from fedmc.data.feedback import EventOptions, confidence, parse_weights
 from fedmc.errors import DataError, FedmcError, quoted, require
 from fedmc.federation.logs import LOG_FORMATS
@@ -94,10 +95,10 @@ def check_events(where: str, given: EventEntries) -> None:
     )
 
 
-def check_side(where: str, user_features: object, also_seen: object, columns: object) -> None:
-    """Refuse features and events without a rating that are not named as files."""
-    for name, path in (("user_features", user_features), ("also_seen", also_seen)):
-        named = path is None or (isinstance(path, str) and path.strip() != "" and "://" not in path)
+def check_side(where: str, items: object, user_features: object, also_seen: object, columns: object) -> None:
+    """Refuse tables of items, features and events without a rating that are not named as files or in a storage."""
+    for name, path in (("items", items), ("user_features", user_features), ("also_seen", also_seen)):
+        named = path is None or (isinstance(path, str) and path.strip() != "" and _is_place(path))
         example = f'such as {name} = "{name}.csv"'  # what was given could be an address with a password
         require(named, f"{where}: {name} must be the path of a file, {example}", DataError)
     require(
@@ -107,6 +108,10 @@ def check_side(where: str, user_features: object, also_seen: object, columns: ob
     )
     has_table = not columns or user_features is not None
     require(has_table, f"{where}: categorical names columns of user_features, which is not given", DataError)
+
+
+def _is_place(path: str) -> bool:
+    return "://" not in path or is_stored(path)
 
 
 def check_watching(where: str, page_port: int, log_format: str) -> None:

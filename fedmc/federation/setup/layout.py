@@ -80,8 +80,9 @@ class NodeConfig(EventEntries):
     unknown_items: UnknownItems = "refuse"
     test: str | None = None
     seed: int = 0
-    user_features: str | None = None  # files, relative to the folder like the source
-    also_seen: str | None = None
+    items: str | None = field(default=None, repr=False)  # titles where the catalogue has none; a file or an address
+    user_features: str | None = field(default=None, repr=False)  # relative to the folder like the source
+    also_seen: str | None = field(default=None, repr=False)
     categorical: tuple[str, ...] = ()  # columns of the features whose numbers are categories
     times: bool = False  # whether to read the times of the ratings, for biases by user and day
     accept: tuple[str, ...] = ("secagg",)  # privacy modes that the organisation agreed to
@@ -158,7 +159,7 @@ def load_node(folder: Path) -> NodeConfig:
     check_accepted(config.accept)
     _check_budget(config)
     where = str(folder / "config.toml")
-    entries.check_side(where, config.user_features, config.also_seen, config.categorical)
+    entries.check_side(where, config.items, config.user_features, config.also_seen, config.categorical)
     entries.check_events(where, config)
     config.form()
     for name in ("keep_models", "keep_megabytes"):
