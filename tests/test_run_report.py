@@ -299,6 +299,8 @@ def test_events_are_measured_beside_popularity(made):
 )
 def test_data_have_a_name(source, expected):
     assert title.data_name(source, events=False) == expected
+    of_events = expected.replace("Ratings", "Events").replace("ratings", "events")
+    assert title.data_name(source, events=True) == of_events
 
 
 @given(strategies.text(max_size=80))

@@ -26,7 +26,7 @@ def data_name(source: object, events: bool) -> str:
     if text.startswith("like:"):
         return f"Synthetic {what.lower()} like {printable(text.removeprefix('like:'))}"
     if text in ("demo", "ml-100k", "ml-1m", "ml-10m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small"):
-        return f"Film ratings of {text}"
+        return f"Film {what.lower()} of {text}"
     name = _stem(text)
     return what if not name or name.lower() in GENERIC else f"{what} of {name}"
 
