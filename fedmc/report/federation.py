@@ -94,8 +94,6 @@ def describe(found: Found, curves: Sequence[Best]) -> list[str]:
     said = [f"The run is {found.status.get('state')} after {number} of {plan.rounds} rounds{why and f': {why}'}."]
     for one in curves:
         said.append(one.in_words())
-    if curves:
-        said.append(curves[0].chosen_by)
     up, down = (_total(found, name) / 1e6 for name in ("bytes_up", "bytes_down"))
     seconds = [clean.number(line.get("seconds")) or 0.0 for line in found.rounds]
     said.append(
@@ -141,9 +139,10 @@ def _drawings(found: Found, curves: Sequence[Best]) -> list[str]:
 
 
 def _legend(curves: Sequence[Best]) -> list[str]:
-    """What the measures mean."""
+    """What the measures mean, and by what the best round was chosen."""
     words = {"RMSE": RMSE.format(unit="the units of the ratings"), "NDCG@20": NDCG}
-    return [html.paragraph(text) for name, text in words.items() if any(name in one.label for one in curves)]
+    said = [text for name, text in words.items() if any(name in one.label for one in curves)]
+    return [html.paragraph(text) for text in (*said, *(one.chosen_by for one in curves[:1]))]
 
 
 def _table(found: Found, curves: Sequence[Best]) -> str:
