@@ -174,8 +174,10 @@ def test_users_and_items_without_ratings_have_no_bias():
     assert fitted.users[0] == pytest.approx(-fitted.users[1]) == pytest.approx(0.25)
 
 
-def test_biases_minimise_the_penalised_error():
-    """Against the normal equations of all offsets at once."""
+@pytest.mark.parametrize("block", [1, 50, biases.BLOCK])
+def test_biases_minimise_the_penalised_error(monkeypatch, block):
+    """Against the normal equations of all offsets at once; however many users are taken at a time."""
+    monkeypatch.setattr(biases, "BLOCK", block)
     ratings = planted(users=30, items=12)
     shards = make_shards(ratings, assign_users(30, 3, 0), "float64")
     fitted, entries = biases.fit(shards, weight=2.0), ratings.matrix.tocoo()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
+from fedmc.data.matrices import rows_of
 from fedmc.data.partition import Shard
 from fedmc.types import Array
 
 WEIGHT = 4.0  # as in `pooled.bias_fits`: close to the best on validation ratings (docs/explanation/algorithm.md)
 SWEEPS, TOLERANCE = 100, 1e-5  # until the predictions change less than this, in standard deviations of ratings
+BLOCK = 1 << 21  # ratings at a time, about
 
 
 class Biases(NamedTuple):
@@ -33,12 +36,12 @@ def fit(shards: Sequence[Shard], weight: float = WEIGHT) -> Biases:
     columns = shards[0].by_user.shape[1]
     rows = 1 + max(int(shard.users.max()) for shard in shards)
     of_users, of_items = np.zeros(rows, np.int64), np.zeros(columns, np.int64)
-    for shard in shards:
-        of_items += np.bincount(shard.by_user.indices, minlength=columns)
-        of_users[shard.users] = np.diff(shard.by_user.indptr)
-    total = of_items.sum()
-    mean = sum(float(shard.by_user.data.sum(dtype=np.float64)) for shard in shards) / total
-    square = sum(float(np.sum(np.square(shard.by_user.data - mean, dtype=np.float64))) for shard in shards)
+    for some, matrix in _blocks(shards):
+        of_items += np.bincount(matrix.indices, minlength=columns)
+        of_users[some] = np.diff(matrix.indptr)
+    parts = [matrix.data for _, matrix in _blocks(shards)]
+    mean = sum(float(part.sum(dtype=np.float64)) for part in parts) / int(of_items.sum())
+    square = sum(float(np.sum(np.square(part - mean, dtype=np.float64))) for part in parts)
     users, items = np.zeros(rows), np.zeros(columns)
     for _ in range(SWEEPS):
         before = items
@@ -52,15 +55,23 @@ def fit(shards: Sequence[Shard], weight: float = WEIGHT) -> Biases:
 def _sweep(shards: Sequence[Shard], now: Biases, of_items: Array, weight: float) -> Array:
     """Fit the users, in place, and then the items, which are returned."""
     sums = np.zeros(len(now.items))
-    for shard in shards:
-        matrix, number = shard.by_user, len(shard.users)
+    for users, matrix in _blocks(shards):
         columns, of_users = matrix.indices, np.diff(matrix.indptr)
-        rows = np.repeat(np.arange(number), of_users)
+        rows = np.repeat(np.arange(len(users)), of_users)
         centred = matrix.data - now.mean
-        mine = np.bincount(rows, centred - now.items[columns], number) / (of_users + weight)
-        now.users[shard.users] = mine
+        mine = np.bincount(rows, centred - now.items[columns], len(users)) / (of_users + weight)
+        now.users[users] = mine
         sums += np.bincount(columns, centred - mine[rows], len(sums))
     return np.asarray(sums / (of_items + weight))
+
+
+def _blocks(shards: Sequence[Shard]) -> Iterator[tuple[Array, sparse.csr_array]]:
+    """Some users at a time, with their ratings, so that what is made of them stays small."""
+    for shard in shards:
+        step = max(1, BLOCK * len(shard.users) // max(shard.by_user.nnz, 1))
+        for start in range(0, len(shard.users), step):
+            some = slice(start, start + step)
+            yield shard.users[some], rows_of(shard.by_user, some)
 
 
 def _balanced(users: Array, items: Array, rating: Array, rated: Array) -> tuple[Array, Array]:
