@@ -77,6 +77,8 @@ def test_the_privacy_claim_is_near_the_top_and_whole_further_down(made, options)
     summary = page.partition('<div class="summary">')[2].partition("</div>")[0]
     assert f"<p>{claim.partition('. ')[0].removesuffix('.')}.</p>" in summary
     assert f"<p>{claim.removesuffix('.')}.</p>" in section(page, "Privacy")
+    visitors = section(page, "Example recommendations").count("A visitor who gave 5 stars to item ")
+    assert visitors == (1 if "dp" in options else 3), "so little data leave biases alone"
 
 
 def test_the_title_is_no_path(made):
@@ -136,6 +138,16 @@ def test_the_period_is_there_if_times_are_known(made):
     (made / "timed.csv").write_text("user,item,rating,time\n" + "\n".join(lines) + "\n")
     run(made, f"train timed.csv --times --duplicates last --out timed {TRAIN}")
     assert '<td>period</td><td class="words">2023-11-14 to 2024-03-31</td>' in page_of(made / "timed")
+
+
+@pytest.mark.parametrize(("test", "words"), [("0", "No ratings were held out"), ("users:0.2", "Whole users were held")])
+def test_without_held_out_ratings_the_error_is_said_to_be_that_of_training(made, test, words):
+    out = f"test-{test.partition(':')[0]}"
+    run(made, f"train deep/down/north.csv --preset fast --out {out} {TRAIN} --test {test}")
+    page = page_of(made / out)
+    assert "stars on the ratings it was trained on; that on new ones is usually higher." in page
+    assert words in section(page, "How good it is")
+    assert not (made / out / "baselines.json").exists()
 
 
 def test_what_each_organisation_gains(made):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.data.ratings import Ratings
-from fedmc.errors import FedmcError
+from fedmc.errors import FedmcError, InputError
 from fedmc.model import Model, find_ids
 from fedmc.report import html
 from fedmc.types import Array
@@ -50,7 +50,10 @@ def visitors(model: Model, unit: str) -> list[Example]:
     popular = popular[counts[popular] > 0]
     if len(popular) < GIVEN + 1 or (model.rating_range is None and not _of_events(model)):
         return []
-    liked = _tastes(model, popular)
+    try:
+        liked = _tastes(model, popular)
+    except InputError:  # a model of biases alone, as of a small privacy budget, knows no tastes
+        liked = [popular[:GIVEN]]
     names = [f"visitor {k}" for k in range(1, len(liked) + 1)]
     highest = 1.0 if _of_events(model) or model.rating_range is None else model.rating_range[1]
     columns = np.concatenate(liked)

@@ -48,7 +48,7 @@ def write_report(folder: Path, title_of: str | None = None, users: Sequence[str]
         sections.trained_on(run),
         sections.quality(run),
         *sections.gains(run),
-        *examples.section(run.model, run.unit, users),
+        *examples.section(run.model_in_range, run.unit, users),
         claims.section(run.privacy, run.clients, spent),
         *_intervals(run),
         *_ranking_table(run),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -85,6 +86,16 @@ class Finished(NamedTuple):
     def privacy(self) -> Privacy:
         words = {name: value for name, value in self.settings.items() if name in modes.WORDS}
         return modes.parse(str(self.settings.get("privacy", "plain")), words)
+
+    @property
+    def model_in_range(self) -> Model | None:
+        """The model with the range of ratings; if it does not tell any itself, that of the data."""
+        model, found = self.model, self.counts
+        if model is None or model.rating_range is not None or found is None:
+            return model
+        if found.lowest is None or found.highest is None:
+            return model
+        return replace(model, rating_range=(found.lowest, found.highest))
 
     @property
     def unit(self) -> str:

@@ -14,6 +14,7 @@ from fedmc.report.sentences import change, traffic
 from fedmc.report.title import data_name
 
 HOW_TO_HOLD_OUT = "No ratings were held out, so nobody can tell how good the model is on new ones: use --test."
+OF_NEW_USERS = "Whole users were held out, and folded in after training: how they are served is below, under Ranking."
 MORE = "`fedmc train --baselines` also trains each organisation alone, and on all data in one place."
 SAME_DATA = "All figures are of the same held-out data, which no method was trained on."
 
@@ -57,7 +58,7 @@ def _levels_table(run: Finished) -> list[str]:
     found, record = run.baselines, {**run.ranked, **run.history.last}
     value = record.get("test_ndcg_20" if run.events else "test_rmse")
     if not isinstance(value, float):
-        return [] if run.events else [html.paragraph(HOW_TO_HOLD_OUT)]
+        return [] if run.events else [html.paragraph(OF_NEW_USERS if run.ranked else HOW_TO_HOLD_OUT)]
     popular = record.get("test_popular_ndcg_20") if run.events else None
     others = [("popularity: the same items for everybody", popular, "how often items are had")]
     if found is not None:

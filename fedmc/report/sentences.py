@@ -11,7 +11,7 @@ from fedmc.report.run_folder import Finished, Record
 
 OF_RATINGS = (
     "Here a list of the most popular items matches better: a model of ratings knows how much users like what they "
-    "rate, not what they turn to next. For that, train on events (`--implicit`)."
+    "rate, not what they turn to next. For that, train on events (`--feedback implicit`)."
 )
 UNMEASURED = "the model was not measured on held-out {what}: hold some out (--test) to see how {does}."
 
@@ -19,13 +19,13 @@ UNMEASURED = "the model was not measured on held-out {what}: hold some out (--te
 def describe(run: Finished) -> list[str]:
     """The results of the run."""
     last = run.history.last
-    error, on = last.get("test_rmse"), "ratings it has not seen"
+    error, on = last.get("test_rmse"), "ratings it has not seen: its typical error"
     if error is None and "train_rmse" in last:
-        error, on = last["train_rmse"], "the ratings it was trained on"
+        error, on = last["train_rmse"], "the ratings it was trained on; that on new ones is usually higher"
     if error is None:
         first = _ranking({**last, **run.ranked}, "test", "validation")
     else:
-        first = f"the model has an RMSE of {error:.4f} {run.unit} on {on}: its typical error."
+        first = f"the model has an RMSE of {error:.4f} {run.unit} on {on}."
     said = [f"After {last['number']} rounds {first}"]
     return said if run.baselines is None else [*said, *against(run.baselines, last.get("test_rmse"), run.unit)]
 
