@@ -28,7 +28,7 @@ def fedmc(*words, cwd: Path | None = None) -> subprocess.CompletedProcess:
 def restored() -> Iterator[None]:
     """Signals and log handlers that a command sets for its own process are put back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    loggers = {name: logging.getLogger(name) for name in ("fedmc", "flwr", "httpx")}
+    loggers = {name: logging.getLogger(name) for name in ("fedmc", "flwr", "httpx", "uvicorn")}
     levels = {name: (logger.level, list(logger.handlers)) for name, logger in loggers.items()}
     try:
         yield

@@ -110,8 +110,11 @@ class Posterior:
     def parts(self, rows: Array, columns: Array, U: Array) -> Array:
         """The variances of predictions: due to the user, to the item, and to both; without the noise."""
         assert self.user_covariances is not None
-        means = free_part(U)
-        arguments = means, self.user_covariances, self.item_means, self.item_covariances
+        spread = self.user_covariances
+        if len(rows) < len(U):  # few pairs do not need the means of all users
+            some, rows = np.unique(rows, return_inverse=True)
+            U, spread = U[some], spread[some]
+        arguments = free_part(U), spread, self.item_means, self.item_covariances
         return moments.prediction_variances(rows.astype(np.int64), columns.astype(np.int64), *arguments)
 
     def factors(self, level: float, parts: Array) -> Array:
@@ -151,10 +154,14 @@ def seen_weight(number: Array) -> Array:
 
 
 def fit_at_home(
-    problem: Problem, known: Posterior, seen: sparse.csr_array, dtype: DType, features: Array | None = None
-) -> Fit:
-    """The posteriors of users of a finished model; those who rated or saw few items have their own prior."""
-    lines = moments.moment_lines(known.item_means, known.item_covariances)
+    problem: Problem, known: Posterior, seen: sparse.csr_array, dtype: DType, features: Array | None = None,
+    lines: Array | None = None,
+) -> Fit:  # fmt: skip
+    """The posteriors of users of a finished model; those who rated or saw few items have their own prior.
+
+    `lines` are the items' packed moments, if they are known already.
+    """
+    lines = moments.moment_lines(known.item_means, known.item_covariances) if lines is None else lines
     fit = fit_users(problem, known, lines, known.prior_means(seen, features), dtype)
     rows = few_rows(seen)
     if known.few is None or not len(rows):

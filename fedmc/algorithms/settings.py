@@ -151,7 +151,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Penalty, Penalty | None]:
         """Loss, users' penalty and items' penalty (None: the users' over p), parsed once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
-        require(isinstance(loss, Loss), lambda: f"a loss needs value, gradient, curvature and link, got {quoted(loss)}")
+        losses.check(loss)
         users: Penalty = penalties.l2(AUTO_START) if self.needs_tuning else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not isinstance(users, Scalable):

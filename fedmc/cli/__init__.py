@@ -63,6 +63,7 @@ NODE = {
     "similar": Entry("fedmc.cli.recommend:similar_at_node", "Find items that are similar to items."),
     "find": Entry("fedmc.cli.find:find_at_node", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.node_explain:explain", "Show what moved a prediction."),
+    "serve": Entry("fedmc.cli.serve:serve_at_node", "Serve the model to the organisation's own programs."),
     "export": Entry("fedmc.cli.exporting:export_at_node", "Write the model and own users for other programs."),
 }
 SERVER = {"start": Entry("fedmc.cli.server:start", "Run the server until it is told to stop.")}
@@ -80,6 +81,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "find": Entry("fedmc.cli.find:find", "Find items by words of their titles."),
     "explain": Entry("fedmc.cli.explain:explain", "Show what moved a prediction."),
     "export": Entry("fedmc.cli.exporting:export", "Write a model for other programs: Parquet, NumPy, FAISS, ONNX."),
+    "serve": Entry("fedmc.cli.serve:serve", "Serve a model over HTTP."),
     "info": Entry("fedmc.cli.model:info", "Show a model's size and settings."),
     "prepare": Entry("fedmc.cli.prepare:prepare", "Write ratings as memory-mapped shards."),
     "catalogue": LazyGroup("catalogue", CATALOGUE, help="The items that organisations agree on."),

@@ -79,6 +79,13 @@ USING: dict[str, Examples] = {
         ("For Spark, DuckDB or pandas", "export run --to parquet --out exported"),
         ("An index of the items, without the users", "export run --to faiss --items-only --out index"),
     ),
+    "serve": (
+        ("On this machine, with a token in run/serve.token", "serve run"),
+        (
+            "With TLS, to other machines",
+            "serve run --host 0.0.0.0 --remote --allow-host films.org --tls-cert cert.pem --tls-key key.pem",
+        ),
+    ),
     "info": (
         ("Size, noise and settings of a model", "info run"),
         ("For a program", "info run/model.npz --json"),

@@ -120,6 +120,10 @@ NODE = {
         ("Of all users of the organisation", "node recommend made/north --all --out recommended.csv"),
     ),
     "node similar": (("The five items most like item 260", "node similar made/north 260 -n 5"),),
+    "node serve": (
+        ("The organisation's model, to its own programs on this machine", "node serve made/north"),
+        ("On another port, with the token elsewhere", "node serve made/north --port 9000 --token-file token"),
+    ),
     "node find": (("Films whose titles have these words", "node find made/north toy story"),),
     "node export": (
         ("The model with the organisation's own users", "node export made/north --to onnx --out exported"),

@@ -21,6 +21,7 @@ from fedmc.errors import FedmcError, InputError
 
 typer.core.HAS_RICH = False  # otherwise Typer escapes the brackets in help for rich, which does not print it
 EXTRAS = {"flwr": "flower", "cryptography": "flower", "h11": "flower", "httpx": "flower", "grpc": "flower"}
+EXTRAS |= dict.fromkeys(("fastapi", "starlette", "uvicorn", "pydantic"), "serve")
 
 
 class Entry(NamedTuple):

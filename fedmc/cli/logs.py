@@ -11,12 +11,14 @@ log = logging.getLogger("fedmc")
 
 
 def log_to_stderr(log_format: str = "text") -> None:
-    """Log fedmc's messages to stderr, and only errors of Flower."""
+    """Log fedmc's messages to stderr, and only errors of Flower and uvicorn."""
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(log_format))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn").addHandler(handler)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 

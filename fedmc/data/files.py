@@ -31,6 +31,12 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
         raise
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read; an existing file is an error."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
 def check_target(path: Path, overwrite: bool, is_ours: Callable[[Path], bool], kind: str) -> None:
     """Refuse a folder that exists, unless `overwrite` is set and it is empty or of this kind."""
     if not path.exists():
@@ -50,9 +56,12 @@ def staged(
     On failure it is removed, unless `keep` returns true for it.
     """
     check_target(path, overwrite, is_ours, kind)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = free(path.with_name(path.name + ".part"))
-    staging.mkdir()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = free(path.with_name(path.name + ".part"))
+        staging.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot create the {kind} {path}: {error.strerror}; choose another place") from None
     try:
         yield staging
         check_target(path, overwrite, is_ours, kind)  # it may have been created in the meantime

@@ -176,7 +176,11 @@ def owners_from_names(names: ArrayLike, users: int) -> Array:
     """Client numbers from one client name per user; clients are numbered in the sorted order of their names."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
-    owner: Array = np.unique(array, return_inverse=True)[1]
+    try:
+        owner: Array = np.unique(array, return_inverse=True)[1]
+    except TypeError:
+        kinds = ", ".join(sorted({type(name).__name__ for name in array.tolist()}))
+        raise DataError(f"names of clients must be all numbers or all text, got {kinds}") from None
     return owner
 
 

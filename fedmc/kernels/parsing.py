@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
+from fedmc.kernels import threads
 from fedmc.kernels.compiler import njit
 from fedmc.types import Array
+
+SORTING = 20.0  # multiply-adds that take as long as sorting one entry, about
 
 
 @njit(cache=True, nogil=True)
@@ -81,11 +83,15 @@ def scatter(
             stamps[at] = times[k]
 
 
-@njit(cache=True, nogil=True, parallel=True)
-def sort_rows(indptr: Array, indices: Array, data: Array, stamps: Array) -> int:
-    """Sort each row by column, entries of one column in their old order; returns how many repeat a column."""
-    repeats = 0
-    for row in prange(indptr.size - 1):
+def sort_rows(indptr: Array, indices: Array, data: Array, stamps: Array) -> None:
+    """Sort each row by column, in place; entries of one column stay in their old order. `stamps` may be empty."""
+    effort = SORTING * float(len(indices))
+    threads.over_rows(_sort_rows, indptr, effort, indptr, indices, data, stamps)
+
+
+@njit(cache=True, nogil=True)
+def _sort_rows(first: int, last: int, indptr: Array, indices: Array, data: Array, stamps: Array) -> None:
+    for row in range(first, last):
         start, stop = indptr[row], indptr[row + 1]
         ascending = True
         for k in range(start + 1, stop):
@@ -98,10 +104,6 @@ def sort_rows(indptr: Array, indices: Array, data: Array, stamps: Array) -> int:
         data[start:stop] = data[start:stop][order]
         if stamps.size:
             stamps[start:stop] = stamps[start:stop][order]
-        for k in range(start + 1, stop):
-            if indices[k] == indices[k - 1]:
-                repeats += 1
-    return repeats
 
 
 @njit(cache=True, nogil=True)

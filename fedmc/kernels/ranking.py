@@ -11,6 +11,8 @@ depend on the other users of a call, on the order of items or on threads. `refer
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedmc.errors import require
@@ -27,6 +29,16 @@ NONE = -1  # the item of a place for which there is no candidate
 FREE = np.iinfo(np.int32).max  # the same while the search goes on: it ranks after every item
 
 
+class Candidates(NamedTuple):
+    """Items arranged for searches: by decreasing norm, in panels of two packs of items, coordinate by coordinate."""
+
+    rank: int
+    norms: Array  # by panel: that of its first item, the largest
+    order: Array  # the items' numbers
+    places: Array  # of every item in this order; those that are no candidates come last
+    panels: Array
+
+
 def top_items(
     U: Array, V: Array, seen_indptr: Array, seen_indices: Array, k: int, allowed: Array | None = None
 ) -> tuple[Array, Array]:
@@ -36,11 +48,16 @@ def top_items(
     scores are ranked by item number. With fewer than k candidates, the last places have item -1 and score -inf; a
     score of NaN or -inf is no candidate. Factors are all float32 or all float64, and the scores are too.
     """
-    _check(U, V, seen_indptr, seen_indices, k, allowed)
-    norms, order, places, panels = _arranged(V, allowed)
+    return search(U, arranged(V, allowed), seen_indptr, seen_indices, k)
+
+
+def search(U: Array, candidates: Candidates, seen_indptr: Array, seen_indices: Array, k: int) -> tuple[Array, Array]:
+    """`top_items` of items that are arranged already: many searches share the work."""
+    _check(U, candidates, seen_indptr, seen_indices, k)
     items, scores = np.full((len(U), k), FREE, np.int32), np.full((len(U), k), -np.inf, U.dtype)
     starts = np.arange(0, len(U) + BLOCK, BLOCK).clip(max=len(U))
     seen = seen_indptr.astype(np.int64, copy=False), seen_indices.astype(np.int32, copy=False)
+    _, norms, order, places, panels = candidates
     arguments = starts, np.ascontiguousarray(U), _norms(U), panels, norms, order, places, *seen, items, scores
     threads.over_rows(_rank_blocks, np.arange(len(starts)), float(U.size) * len(order), *arguments)
     return items, scores
@@ -69,23 +86,22 @@ def _norms(X: Array) -> Array:
         return np.asarray(np.sqrt(np.square(X, dtype=np.float64).sum(axis=1)))
 
 
-def _check(U: Array, V: Array, indptr: Array, indices: Array, k: int, allowed: Array | None) -> None:
-    require(U.dtype == V.dtype and U.dtype in (np.float32, np.float64), "factors must be all float32 or all float64")
-    require(U.ndim == V.ndim == 2 and U.shape[1] == V.shape[1], "users and items must have factors of one rank")
+def _check(U: Array, candidates: Candidates, indptr: Array, indices: Array, k: int) -> None:
+    require(U.dtype == candidates.panels.dtype, "factors must be all float32 or all float64")
+    require(U.ndim == 2 and U.shape[1] == candidates.rank, "users and items must have factors of one rank")
     require(k >= 1, f"k must be at least 1, got {k}")
     require(len(indptr) == len(U) + 1, f"{len(U)} users need {len(U) + 1} row pointers, got {len(indptr)}")
-    known = not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < len(V)
-    require(known, f"seen items must be numbers from 0 to {len(V) - 1}")
-    ends = int(indptr[0]) == 0 and int(indptr[-1]) == len(indices) and bool(np.all(np.diff(indptr) >= 0))
+    count = len(candidates.places)
+    known = not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < count
+    require(known, f"seen items must be numbers from 0 to {count - 1}")
+    ends = int(indptr[0]) == 0 and int(indptr[-1]) == len(indices) and bool((indptr[1:] >= indptr[:-1]).all())
     require(ends, "row pointers must rise from 0 to the number of seen items")
+
+
+def arranged(V: Array, allowed: Array | None = None) -> Candidates:
+    """The items with these factors, or those of them that are `allowed`, for `search`."""
+    require(V.dtype in (np.float32, np.float64) and V.ndim == 2, "factors must be all float32 or all float64")
     require(allowed is None or (allowed.dtype == bool and allowed.shape == (len(V),)), "allowed is a mask over items")
-
-
-def _arranged(V: Array, allowed: Array | None) -> tuple[Array, Array, Array, Array]:
-    """Candidates by decreasing norm: (norms by panel, their item numbers, the place of every item, packed panels).
-
-    A panel is two packs of items, coordinate by coordinate. Its norm is that of its first item, the largest.
-    """
     width = 2 * padded(1, V.dtype)
     candidates = np.arange(len(V)) if allowed is None else np.flatnonzero(allowed)
     norms = _norms(V)[candidates]
@@ -96,7 +112,7 @@ def _arranged(V: Array, allowed: Array | None) -> tuple[Array, Array, Array, Arr
     places[order] = np.arange(len(order))
     panels = np.empty((count, V.shape[1] * width), V.dtype)
     threads.over_rows(_pack_panels, np.arange(count + 1), V.size, np.ascontiguousarray(V), order, width, panels)
-    return np.ascontiguousarray(norms[by_norm][::width]), order, places, panels
+    return Candidates(V.shape[1], np.ascontiguousarray(norms[by_norm][::width]), order, places, panels)
 
 
 @njit(cache=True, nogil=True)

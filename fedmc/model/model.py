@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -21,10 +20,11 @@ from fedmc.model import describing, event_effects, explain, files, priors, recom
 from fedmc.model import titles as texts
 from fedmc.model.explain import Case, Effect, Id, Names
 from fedmc.model.ids import Unknown, find_ids, later_onto_catalogue, onto_catalogue
+from fedmc.model.of_items import OfItems
 from fedmc.problem.ranking import CUTOFFS, Ranking
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 CAUTION = 0.9  # a cautious score is below the expected rating with this probability
 
@@ -38,7 +38,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(OfItems):
     """Item factors V, user factors U, their ids, the items each user has rated, and the scaling of ratings."""
 
     items: Array
@@ -80,9 +80,8 @@ class Model:
         seconds since 1970, add the user's bias of that day, where the model knows one.
         """
         rows, columns = self._pairs(users, items, unknown)
-        whole = self._extended(unknown)
-        found = self._clipped(whole._scores(rows, columns, times))
-        return (found, whole._std(rows, columns)) if return_std else found
+        found = self._clipped(self._scores(rows, columns, times))
+        return (found, self._std(rows, columns)) if return_std else found
 
     def interval(
         self, users: Any, items: Any, level: float = 0.9, *, unknown: Unknown = "refuse",
@@ -95,10 +94,9 @@ class Model:
         """
         self.bayesian("an interval")
         rows, columns = self._pairs(users, items, unknown)
-        whole = self._extended(unknown)
-        known, parts = whole._parts(rows, columns)
+        known, parts = self._parts(rows, columns)
         std = np.sqrt(1 / known.hyper.noise + parts.sum(axis=1)) * self.scaling.scale
-        center, half = whole._scores(rows, columns, times), known.factors(level, parts) * std
+        center, half = self._scores(rows, columns, times), known.factors(level, parts) * std
         return Interval(*(self._clipped(end) for end in (center, center - half, center + half)))
 
     def recommend(
@@ -122,8 +120,9 @@ class Model:
         spread = None if known is None else float(special.ndtri(CAUTION)) * priors.spread(known, self.U, rows)
         chosen, left_out = (None if ids is None else find_ids(self.items, ids, "item") for ids in (only, exclude))
         allowed = recommending.allowed(len(self.items), chosen, left_out)
-        seen = self.seen[rows] if exclude_seen else None
-        columns, scores = recommending.best(self._rows(rows), self.V, seen, n, allowed, spread)
+        seen = self.seen[rows]
+        found = self._rows(rows, seen), self.V, seen if exclude_seen else None
+        columns, scores = recommending.best(*found, n, allowed, spread, self._arranged)
         ids = recommending.named(self.items, columns)
         scores = np.where(columns < 0, np.nan, self._clipped(self._to_ratings(scores.astype(np.float64))))
         return (ids[0], scores[0]) if np.ndim(users) == 0 else (ids, scores)
@@ -135,7 +134,7 @@ class Model:
 
     def similar(self, items: Any, n: int = 10) -> tuple[Array, Array]:
         """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
-        found, cosines = recommending.similar(self._item_factors(), find_ids(self.items, items, "item"), n)
+        found, cosines = recommending.similar(self._directions, find_ids(self.items, items, "item"), n)
         ids = recommending.named(self.items, found)
         return (ids[0], cosines[0]) if np.ndim(items) == 0 else (ids, cosines)
 
@@ -150,13 +149,9 @@ class Model:
 
         Case and accents do not count. Beginnings and parts of words match too, after whole words.
         """
-        require(n >= 1, f"n must be at least 1, got {n}")
+        whole("n", n, 1, MAX_SEED)
         columns = self._title_index.search(text)[:n]
         return self.items[columns], texts.needed(self.titles)[columns]
-
-    @cached_property
-    def _title_index(self) -> texts.Index:
-        return texts.Index.of(texts.needed(self.titles))
 
     def explain(
         self,
@@ -210,13 +205,14 @@ class Model:
         matrix = onto_catalogue(self.items, ratings, self.V.dtype)
         if self.posterior is not None:
             problem = Problem(matrix, self.settings.make_loss(), self.scaling)
-            fit = fit_at_home(problem, self.posterior, matrix, self.V.dtype, features)
+            fit = fit_at_home(problem, self.posterior, matrix, self.V.dtype, features, self._item_lines)
             known = self.posterior.of_newcomers(fit.covariances)
-            return replace(self, users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=known)
+            return self._of_others(users=ratings.users, U=with_ones(fit.means), seen=matrix, posterior=known)
         algorithm = self.settings.make_algorithm()
         later = later_onto_catalogue(self.items, ratings)
         matrix = matrix if later is None else algorithm.in_predictions(matrix, later)
-        return replace(self, users=ratings.users, U=algorithm.new_users(matrix, self._broadcast()), seen=matrix)
+        U = algorithm.new_users(matrix, self._broadcast())
+        return self._of_others(users=ratings.users, U=U, seen=matrix)
 
     def transform(self, ratings: Ratings) -> Array:
         """Users x all items of the model: the given ratings unchanged, the missing ones predicted by fold-in."""
@@ -248,18 +244,24 @@ class Model:
     def _broadcast(self) -> Broadcast:
         return Broadcast("finish", 0, self.clients, self.settings, self.V, self.scaling, Shared())
 
-    def _rows(self, rows: Any) -> Array:
-        """The factors of these users, or what stands for them (`Algorithm.user_rows`)."""
-        return self.settings.make_algorithm().user_rows(self.U[rows], self.seen[rows])
+    def _of_others(self, **users: Any) -> Model:
+        """The model with other users: what was computed from its items stays."""
+        made = replace(self, **users)
+        self._share_with(made)
+        return made
 
-    def _item_factors(self) -> Array:
-        return self.V[:, : self.settings.rank] if self.settings.biases else self.V
+    def _rows(self, rows: Any, seen: sparse.csr_array | None = None) -> Array:
+        """The factors of these users, or what stands for them (`Algorithm.user_rows`)."""
+        seen = self.seen[rows] if seen is None else seen
+        return self.settings.make_algorithm().user_rows(self.U[rows], seen)
 
     def _kind(self) -> str:
         return f"{self.settings.preset_name}, algorithm {self.settings.make_algorithm()}"
 
     def _pairs(self, users: Any, items: Any, unknown: Unknown) -> tuple[Array, Array]:
         """Positions of users and items; -1 stands for the prior."""
+        if unknown == "prior":
+            self.bayesian("unknown='prior'")
         rows, columns = find_ids(self.users, users, "user", unknown), find_ids(self.items, items, "item", unknown)
         require(
             len(rows) == len(columns) or 0 in (np.ndim(users), np.ndim(items)),
@@ -269,16 +271,12 @@ class Model:
         rows, columns = np.broadcast_arrays(rows, columns)
         return rows, columns
 
-    def _extended(self, unknown: Unknown) -> Model:
-        """The model itself, or with the priors as one more user and item, which -1 refers to."""
-        if unknown == "refuse":
-            return self
-        U, V, known = priors.appended(self.U, self.V, self.bayesian("unknown='prior'"))
-        return replace(self, U=U, V=V, posterior=known)
-
     def _scores(self, rows: Array, columns: Array, times: ArrayLike | None = None) -> Array:
         """Predictions on the rating scale, not clipped."""
-        scores = np.einsum("kr,kr->k", self._rows(rows), self.V[columns])
+        U, V = self._rows(rows), self.V[columns]
+        if min(rows.min(initial=0), columns.min(initial=0)) < 0:
+            priors.fill(self.bayesian("unknown='prior'"), U, rows, V, columns)
+        scores = np.einsum("kr,kr->k", U, V)
         known = None if times is None else self.bayesian("a time").days
         if known is not None:
             scores = scores + known.at(rows, np.broadcast_to(np.asarray(times), rows.shape))
@@ -287,7 +285,7 @@ class Model:
     def _parts(self, rows: Array, columns: Array) -> tuple[Posterior, Array]:
         """The posterior, and the variances of predictions: due to the user, the item, and both."""
         known = self.bayesian("a standard deviation")
-        return known, known.parts(rows % len(self.U), columns % len(self.V), self.U)  # -1 is the last row
+        return known, priors.parts(known, rows, columns, self.U)
 
     def _std(self, rows: Array, columns: Array) -> Array:
         known, parts = self._parts(rows, columns)

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy import sparse
 
 from fedmc.errors import InputError, require
-from fedmc.kernels.ranking import NONE, top_items
+from fedmc.kernels.ranking import NONE, Candidates, arranged, search
 from fedmc.problem.ranking import Popularity, Ranking, means_of, sums_of
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 
 def best(
-    U: Array, V: Array, seen: sparse.csr_array | None, n: int, allowed: Array | None = None, spread: Array | None = None
-) -> tuple[Array, Array]:
+    U: Array, V: Array, seen: sparse.csr_array | None, n: int, allowed: Array | None = None,
+    spread: Array | None = None, candidates: Candidates | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """(item numbers, scores) of the n best items of each row of U, best first; -1 and -inf where there are fewer.
 
     Items in `seen` are left out, and those that are not `allowed`. `spread` is subtracted from the scores.
+    `candidates` are all items of V, if they are arranged already.
     """
-    require(n >= 1, f"n must be at least 1, got {n}")
-    n = min(n, len(V))
+    n = min(whole("n", n, 1, MAX_SEED), len(V))
     if seen is None:
         seen = sparse.csr_array((len(U), len(V)), dtype=np.int8)
     if spread is None:
-        return top_items(np.ascontiguousarray(U), np.ascontiguousarray(V), seen.indptr, seen.indices, n, allowed)
+        found = arranged(V, allowed) if candidates is None or allowed is not None else candidates
+        return search(np.ascontiguousarray(U), found, seen.indptr, seen.indices, n)
     scores = (U @ V.T).astype(np.float64) - spread
     scores[np.repeat(np.arange(len(U)), np.diff(seen.indptr)), seen.indices] = -np.inf
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
     items = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-    found = np.take_along_axis(scores, items, axis=1)
-    return np.where(np.isneginf(found), NONE, items), found
+    best_scores = np.take_along_axis(scores, items, axis=1)
+    return np.where(np.isneginf(best_scores), NONE, items), best_scores
 
 
 def named(ids: Array, columns: Array) -> Array:
@@ -78,15 +82,25 @@ def ranking(
     return means_of(sums_of(top, wanted, Popularity(counts, seen.shape[0]), cutoffs))
 
 
-def similar(V: Array, columns: Array, n: int) -> tuple[Array, Array]:
+class Directions(NamedTuple):
+    """Item factors of length 1, and those arranged for a search."""
+
+    lengths: Array  # of the factors before
+    unit: Array
+    candidates: Candidates
+
+
+def directions(V: Array) -> Directions:
+    lengths = np.linalg.norm(V.astype(np.float64), axis=1)
+    unit = np.ascontiguousarray(V / np.maximum(lengths, 1e-300)[:, None], V.dtype)
+    return Directions(lengths, unit, arranged(unit))
+
+
+def similar(items: Directions, columns: Array, n: int) -> tuple[Array, Array]:
     """(item numbers, cosines) of the n items whose factors point most nearly in the direction of each of these."""
-    size = np.linalg.norm(V.astype(np.float64), axis=1)
-    lost = columns[size[columns] == 0]
-    if len(lost):
+    if bool((items.lengths[columns] == 0).any()):
         raise InputError("an item without ratings or events has no factors that others could be similar to")
-    unit = np.ascontiguousarray(V / np.maximum(size, 1e-300)[:, None], V.dtype)
     itself = sparse.csr_array(
-        (np.ones(len(columns), np.int8), columns, np.arange(len(columns) + 1)), shape=(len(columns), len(V))
+        (np.ones(len(columns), np.int8), columns, np.arange(len(columns) + 1)), shape=(len(columns), len(items.unit))
     )
-    found, cosines = best(unit[columns], unit, itself, n)
-    return found, cosines
+    return best(items.unit[columns], items.unit, itself, n, candidates=items.candidates)

@@ -43,7 +43,7 @@ class Index(NamedTuple):
         words = words_of(text)
         require(bool(words), f"a title is searched by its words, got {text!r}: give one at least")
         found = np.arange(len(self.texts))
-        for word in words:
+        for word in dict.fromkeys(words):
             part = f" {word} " if word.isdigit() else word  # 2 is no part of 1992
             found = found[np.char.find(self.texts[found], part) >= 0]
         ranks = [(*self._rank(place, words), place) for place in found.tolist()]
@@ -51,7 +51,7 @@ class Index(NamedTuple):
 
     def _rank(self, place: int, words: Sequence[str]) -> tuple[int, int, bool]:
         text = str(self.texts[place])
-        parts = (0 if f" {word} " in text else 1 if f" {word}" in text else 2 for word in words)
+        parts = (0 if f" {word} " in text else 1 if f" {word}" in text else 2 for word in dict.fromkeys(words))
         return max(parts), max(int(self.sizes[place]) - len(words), 0), " ".join(words) not in text
 
 

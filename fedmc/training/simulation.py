@@ -18,6 +18,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model, titles
+from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
@@ -57,7 +58,7 @@ def train(
     that the model was trained on included.
     """
     stop = stop or Stop()
-    check_domain(settings, federation)
+    check_run(settings, federation, spill is not None)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
     engine = LocalEngine(federation.shards, spill, federation.item_features)
     full = full or stop.tolerance is not None
@@ -127,6 +128,12 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
     with suppress(Diverged):
         for _ in islice(rounds(LocalEngine(shards), chosen), 3):
             pass
+
+
+def check_run(settings: Settings, federation: Federation, spill: bool) -> None:
+    """Refuse ratings outside of the loss's domain, and a model that cannot fit into memory."""
+    check_domain(settings, federation)
+    memory.check(federation.shards, settings, 1, spill)
 
 
 def check_domain(settings: Settings, federation: Federation) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from base64 import b64encode
 from html import escape
 from importlib import resources
 from typing import NamedTuple
 
 from fedmc import __version__
-from fedmc.federation.pages.http import NOTHING
+from fedmc.web.headers import page_policy
 
 SHARED = ("parts.js", "stream.js")
 
@@ -43,13 +41,8 @@ Counts, sums and means only; nothing here is about a single user.</footer>
 </body>
 </html>
 """
-    policy = f"{NOTHING}; style-src '{_hash(style)}'; script-src '{_hash(script)}'; connect-src 'self'; img-src data:"
-    return Document(html.encode(), policy)
+    return Document(html.encode(), page_policy(style, script))
 
 
 def _asset(name: str) -> str:
     return resources.files("fedmc.federation.pages").joinpath("assets", name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()

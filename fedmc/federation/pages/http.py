@@ -9,17 +9,10 @@ from typing import NamedTuple
 
 import h11
 
+from fedmc.web.headers import NOTHING, SAFE
+from fedmc.web.token import bearer
+
 VERBS = ("GET", "HEAD")
-SAFE = (
-    ("cache-control", "no-store"),
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
-    ("referrer-policy", "no-referrer"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("connection", "close"),
-)
-NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 REASONS = {
     400: "This is not a request that this page understands.",
     401: "The token is missing or wrong: it is in the file operator.token of this folder.",
@@ -61,8 +54,7 @@ class Request(NamedTuple):
     @property
     def bearer(self) -> str:
         """The token that came with the request; empty if none did."""
-        kind, _, token = self.headers.get("authorization", "").partition(" ")
-        return token.strip() if kind.lower() == "bearer" else ""
+        return bearer(self.headers.get("authorization", ""))
 
 
 class Exchange:
@@ -106,7 +98,7 @@ class Exchange:
 
     async def start(self, status: int, kind: str, more: Sequence[tuple[str, str]] = ()) -> None:
         policy = () if any(name == "content-security-policy" for name, _ in more) else (POLICY,)
-        headers = [("content-type", kind), *SAFE, *policy, *more]
+        headers = [("content-type", kind), *SAFE, ("connection", "close"), *policy, *more]
         await self._write(self.protocol.send(h11.Response(status_code=status, headers=headers)))
 
     async def send(self, data: bytes) -> None:

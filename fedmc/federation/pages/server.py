@@ -10,10 +10,8 @@ GET /runs/NAME/report.html   a run's report, if there is one; needs the token, o
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import aclosing, suppress
@@ -25,7 +23,10 @@ from fedmc.errors import InputError, reason
 from fedmc.federation.pages import token as tokens
 from fedmc.federation.pages.document import Document
 from fedmc.federation.pages.feed import Feed, View
-from fedmc.federation.pages.http import NOTHING, Exchange, Limits, Refusal, Request
+from fedmc.federation.pages.http import Exchange, Limits, Refusal, Request
+from fedmc.web.headers import NOTHING
+from fedmc.web.hosts import host_of, is_loopback
+from fedmc.web.listening import listen
 
 LOOPBACK = "127.0.0.1"
 LIMITS = Limits()
@@ -71,8 +72,7 @@ class Pages:
     def start(self) -> str:
         """Listen; returns the address."""
         try:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            self._listener = socket.create_server((self.host, self.port), family=family, backlog=256)
+            self._listener = listen(self.host, self.port, 256)
         except (OSError, OverflowError) as error:
             cure = "choose another with --page PORT or page_port in config.toml, or --no-page"
             raise InputError(f"the page cannot listen on {self.host}:{self.port}: {error}; {cure}") from None
@@ -198,16 +198,9 @@ class Pages:
 
     def _check_host(self, request: Request) -> None:
         """A name that leads here only by an attacker's DNS is refused; any port, since it may be forwarded."""
-        name = re.sub(r":[0-9]{1,5}$", "", request.headers.get("host", "")).lower()
+        name = host_of(request.headers.get("host", ""))
         if name not in ("localhost", self.host.lower()) and not is_loopback(name):
             raise Refusal(421)
-
-
-def is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _content(path: Path) -> bytes | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedmc.data.files import write_private as write_private
 from fedmc.errors import DataError, InputError
 
 LOOPBACK = ("localhost", "127.0.0.1")
@@ -25,12 +25,6 @@ LOOPBACK = ("localhost", "127.0.0.1")
 class Authority(NamedTuple):
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read; an existing file is an error."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
 
 
 def make_authority(days: int) -> Authority:

@@ -26,6 +26,7 @@ from fedmc.federation.flower.gateway.sparing import SparingLog
 from fedmc.federation.flower.gateway.stream import Stream, server_context
 from fedmc.federation.presence import Presence
 from fedmc.federation.setup.layout import ServerConfig
+from fedmc.web.listening import listen
 
 LIMITS = Limits()
 BACKLOG = 1024  # connections that the kernel keeps until we accept them
@@ -195,9 +196,9 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made = []
-    for family, _, _, _, address in dict.fromkeys(found):
+    for *_, address in dict.fromkeys(found):
         try:
-            listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+            listener = listen(str(address[0]), int(address[1]), BACKLOG)
         except OSError as error:
             raise InputError(f"cannot listen on {host}:{port} (bind and port in config.toml): {error}") from None
         listener.setblocking(False)

@@ -1,0 +1,23 @@
+"use strict";
+for (const section of document.querySelectorAll("section")) {
+  const shown = section.querySelector("pre"), body = section.querySelector("textarea");
+  section.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const headers = {}, token = document.getElementById("token").value.trim();
+    if (token) headers.Authorization = `Bearer ${token}`;
+    if (body) headers["Content-Type"] = "application/json";
+    let text = "", good = false;
+    try {
+      const options = { method: section.dataset.verb, headers, body: body ? body.value : undefined };
+      const answer = await fetch(section.dataset.path, options);
+      good = answer.ok;
+      text = await answer.text();
+      text = `${answer.status}\n${JSON.stringify(JSON.parse(text), null, 2)}`;
+    } catch (error) {
+      text = text || String(error);
+    }
+    shown.textContent = text;
+    shown.className = good ? "" : "bad";
+    shown.hidden = false;
+  });
+}
