@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.data import counts
 from fedmc.data.counts import Counts
@@ -76,6 +77,14 @@ def test_each_client_alone_is_a_run_of_one_client(world, found):
 
 def test_together_is_what_was_measured_in_training(world, found):
     assert found.together == pytest.approx(world.rmse, rel=1e-9)
+
+
+def test_a_client_alone_keeps_its_own_objective():
+    world, own = World(), Objective(penalty_users="l2:500")
+    plain = baselines.compute(world.run.model, world.federation, ROUNDS)
+    found = baselines.compute(world.run.model, world.federation, ROUNDS, objectives={1: own})
+    changed = [a.alone != b.alone for a, b in zip(plain.clients, found.clients, strict=True)]
+    assert changed == [False, True, False, False]
 
 
 def test_pooled_is_a_run_of_one_client_with_all_ratings(world, found):

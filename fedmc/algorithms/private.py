@@ -63,6 +63,7 @@ class Private(Algorithm):
     leakage = ReleaseLeakage()
     several_only = True  # one party alone releases nothing
     warm_starts = False  # a second run over the same users spends a second budget
+    objectives_differ = False  # the bound on what a user adds is that of the run's penalty
 
     def __init__(self, factors: float = 1) -> None:
         """`dp:0` learns item biases only, for budgets too small for factors."""

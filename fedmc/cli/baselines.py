@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 from rich.progress import MofNCompleteColumn
 
+from fedmc.algorithms.objectives import Objective
 from fedmc.cli.display import progress_bar
 from fedmc.cli.simulate import Interrupt
 from fedmc.data.partition import Federation
@@ -17,11 +19,12 @@ from fedmc.model import Model
 
 
 class Compared(NamedTuple):
-    """A trained model, the clients that it was trained on, and the rounds that it took."""
+    """A trained model, the clients that it was trained on, the rounds that it took, and clients' own objectives."""
 
     model: Model
     federation: Federation
     rounds: int
+    objectives: Mapping[int, Objective]
 
 
 def compared_with(run: Compared, folder: Path, everything: bool, interrupted: Interrupt) -> Baselines | None:
@@ -42,5 +45,6 @@ def _with_progress(run: Compared, interrupted: Interrupt) -> Baselines | None:
     with progress_bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("baselines", total=clients + 1)
         return baselines.compute(
-            *run, on_step=lambda step: bar.update(task, advance=1, description=step), interrupted=interrupted
-        )
+            run.model, run.federation, run.rounds, objectives=run.objectives,
+            on_step=lambda step: bar.update(task, advance=1, description=step), interrupted=interrupted,
+        )  # fmt: skip

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from typer import Option
 
@@ -36,6 +35,21 @@ class Solver(Group):
     method: options.Method = None
     loss: options.Loss = None
     sampler: options.Sampler = None
+    empty_rounds: Annotated[
+        Literal["server-step", "skip"] | None,
+        Option(
+            help="With FedMC-ADMM: what the server does in a round that nobody takes part in: its step, as in the "
+            "paper, or nothing.",
+            show_default="server-step",
+        ),
+    ] = None
+    update_users: Annotated[
+        Literal["drawn", "all"] | None,
+        Option(
+            help="With fedmavg: whose U a round updates: that of the sampled clients, or of all, as in the paper.",
+            show_default="drawn",
+        ),
+    ] = None
     normalise: options.Normalise = None
     implicit: options.Implicit = None
     dtype: options.Dtype = "float64"
@@ -169,10 +183,9 @@ class Reporting(Group):
         ),
     ] = False
 
-    def settings(self, start_from: Path | None) -> dict[str, str]:
-        """The title, and the run that this one goes on from, for settings.toml."""
-        given = {"title": self.title, "start_from": start_from}
-        return {name: str(value) for name, value in given.items() if value is not None}
+    def settings(self) -> dict[str, str]:
+        """The title, for settings.toml."""
+        return {} if self.title is None else {"title": self.title}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from fedmc.algorithms.presets import with_theory
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
@@ -19,6 +19,7 @@ from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
 from fedmc.cli.groups import Budget, Events, Form, Reporting, Side, Solver, Table
 from fedmc.cli.lazy import resolve
+from fedmc.cli.objectives import ObjectivesFile, fitting, read_objectives
 from fedmc.cli.runs import RunFolder, Staged, model_path
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
 from fedmc.cli.tracking import Log, Tracking, tracked
@@ -62,6 +63,7 @@ class Job(NamedTuple):
     reporting: Reporting
     ablation: bool
     start_from: Model | None
+    objectives: dict[int, Objective]
 
 
 def train(
@@ -76,6 +78,7 @@ def train(
         ),
     ] = None,
     penalty_users: options.TunedPenaltyUsers = None,
+    objectives: ObjectivesFile = None,
     update: options.Update = None,
     privacy: options.Privacy = "plain",
     min_cohort: options.MinCohort = 8,
@@ -151,8 +154,7 @@ def train(
     ))  # fmt: skip
     wanted = parse_rank(rank)
     decided = decide(plan, events, wanted_by(events, solver.preset, solver.method))
-    theory = diagnostics or tolerance is not None
-    preset = preset_of(decided, with_theory(solver.preset) if theory else solver.preset)
+    preset = preset_of(decided, fitting(solver.preset, diagnostics or tolerance is not None, objectives))
     settings = Settings.preset(
         preset, rank=ranks.first(wanted), active=active, penalty_users=penalty_users, update=update, privacy=privacy,
         min_cohort=min_cohort, decoys=decoys, clip=clip, ranking=ranking,
@@ -164,11 +166,11 @@ def train(
     federation, settings = _open(decided, settings, active, rounds, spill is not None)
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
-    about |= side.settings() | _about_events(events, federation) | reporting.settings(start_from)
-    stop = Stop(rounds, tolerance, seconds, patience)
-    job = Job(
-        federation, settings, wanted, stop, about, measure_every, diagnostics, spill, reporting, ablated, trained
-    )  # fmt: skip
+    about |= side.settings() | _about_events(events, federation) | reporting.settings()
+    about |= {name: str(path) for name, path in (("start_from", start_from), ("objectives", objectives)) if path}
+    own = read_objectives(objectives, federation, settings)
+    how = measure_every, diagnostics, spill, reporting, ablated, trained, own
+    job = Job(federation, settings, wanted, Stop(rounds, tolerance, seconds, patience), about, *how)
     with tracked(tracking, folder.path.name, settings.privacy) as log:
         done = _train(job, folder, log)
         log.end(done.summary(), [folder.path / name for name in LOGGED])
@@ -233,7 +235,7 @@ def _train(job: Job, folder: RunFolder, log: Log) -> Done:
             run = simulation.train(
                 job.federation, settings, replace(job.stop, interrupted=interrupt), measure_every=job.measure_every,
                 full=job.diagnostics,
-                spill=job.spill, on_round=on_round, start_from=job.start_from,
+                spill=job.spill, on_round=on_round, start_from=job.start_from, objectives=job.objectives,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         intervals = coverage.calibration(run.model, coverage.held_out_of(job.federation))
@@ -258,7 +260,8 @@ def _beside(run: Run, job: Job, folder: Path, interrupt: Interrupt) -> Baselines
     if run.diverged is not None:
         return None
     rounds = job.stop.rounds if job.start_from is None else max(job.stop.rounds, ROUNDS)
-    return compared_with(Compared(run.model, job.federation, rounds), folder, job.reporting.baselines, interrupt)
+    compared = Compared(run.model, job.federation, rounds, job.objectives)
+    return compared_with(compared, folder, job.reporting.baselines, interrupt)
 
 
 def _write_settings(staged: Staged, job: Job) -> Settings:

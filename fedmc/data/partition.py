@@ -147,9 +147,9 @@ class Federation(NamedTuple):
     item_table: Features | None = None  # names, titles and values of the item features
     user_feature_names: tuple[str, ...] = ()
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
+    client_names: tuple[str, ...] = ()  # with a partition by column, in the order of the numbers
     new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
     period: tuple[int, int] | None = None  # first and last time of all ratings or events, if times were read
-    client_names: tuple[str, ...] = ()  # in the order of their numbers, if a column of the source names them
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

@@ -7,11 +7,12 @@ nobody can compute the pooled baseline, and each organisation only its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fedmc.algorithms.objectives import Objective
 from fedmc.data.files import write_whole
 from fedmc.data.partition import Federation
 from fedmc.errors import InputError
@@ -74,12 +75,14 @@ def compute(
     federation: Federation,
     rounds: int,
     *,
+    objectives: Mapping[int, Objective] | None = None,
     on_step: Callable[[str], None] = QUIET,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Baselines | None:
     """All baselines of a trained model: the same algorithm also learns from each client's data alone, and from all.
 
     Each is trained for as many rounds, which takes longer than the run; of many clients only some are, evenly spaced.
+    A client alone keeps its own objective; data in one place have that of the run.
     None if nothing is held out. If `interrupted`, what takes long is left out.
     """
     of_events = model.settings.make_algorithm().of_events
@@ -90,7 +93,8 @@ def compute(
     settings, average = single.settings_of_one(model.settings), single.mean if of_events else single.rmse
     pairs: dict[int, tuple[Score, Score]] = {}
     for client in wanted:
-        own = single.alone(federation, client, settings, rounds, interrupted)
+        objective = (objectives or {}).get(client)
+        own = single.alone(federation, client, settings, rounds, objective, interrupted)
         if interrupted():
             return found
         on_step(f"client {client} alone")

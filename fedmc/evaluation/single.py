@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import PLAIN, Settings
 from fedmc.data.days import SECONDS, Days
 from fedmc.data.partition import Federation, Shard, narrow, together
@@ -53,9 +54,10 @@ def settings_of_one(settings: Settings) -> Settings:
 
 
 def alone(
-    federation: Federation, client: int, settings: Settings, rounds: int, interrupted: Interrupted = NEVER
-) -> Model | None:
-    """The model of one client's training data; None if it diverged.
+    federation: Federation, client: int, settings: Settings, rounds: int, objective: Objective | None = None,
+    interrupted: Interrupted = NEVER,
+) -> Model | None:  # fmt: skip
+    """The model of one client's training data, by its own objective if it has one; None if it diverged.
 
     A model of ratings has only the items that the client rated or saw: others would take time and teach it nothing.
     """
@@ -69,7 +71,8 @@ def alone(
         columns = np.unique(shard.incidence.indices)
         one = _of_items(one, columns)
         items, about = items[columns], None if about is None else about[columns]
-    return _trained(Federation([one], federation.users, items, item_features=about), settings, rounds, interrupted)
+    only = Federation([one], federation.users, items, item_features=about)
+    return _trained(only, settings, Stop(rounds, interrupted=interrupted), {} if objective is None else {0: objective})
 
 
 def pooled(federation: Federation, settings: Settings, rounds: int, interrupted: Interrupted) -> Model | None:
@@ -80,9 +83,8 @@ def pooled(federation: Federation, settings: Settings, rounds: int, interrupted:
         days=_days_of(federation.shards), later=whole.later,
     )  # fmt: skip
     about = federation.item_features
-    return _trained(
-        Federation([one], federation.users, federation.items, item_features=about), settings, rounds, interrupted
-    )
+    whole_table = Federation([one], federation.users, federation.items, item_features=about)
+    return _trained(whole_table, settings, Stop(rounds, interrupted=interrupted), {})
 
 
 def score(model: Model, federation: Federation, client: int) -> Score:
@@ -107,9 +109,10 @@ def squared_error(shard: Shard, predict: Callable[[Array, Array], Array]) -> Sco
     return Score(float(errors @ errors), len(errors))
 
 
-def _trained(federation: Federation, settings: Settings, rounds: int, interrupted: Interrupted) -> Model | None:
-    stop = Stop(rounds, interrupted=interrupted)
-    run = simulation.train(federation, settings, stop, measure_every=max(rounds, 1))
+def _trained(
+    federation: Federation, settings: Settings, stop: Stop, objectives: Mapping[int, Objective]
+) -> Model | None:
+    run = simulation.train(federation, settings, stop, measure_every=max(stop.rounds, 1), objectives=objectives)
     return run.model if run.diverged is None else None
 
 
