@@ -1,7 +1,7 @@
 """Speed and memory: ratios that are measured in one run on one machine.
 
     python benchmarks/speed.py [SECTION ...]
-        plain peers netflix bayes best events threads growth clients precision bytes ceiling diagnostics startup
+        plain peers netflix bayes best events threads growth clients losses precision bytes ceiling diagnostics startup
 
 Every section runs by itself. MovieLens 1M is read from FEDMC_DATA (a folder that holds ml-1m) where it is set, else
 synthetic ratings of its size and skew are used. `peers` and `bayes` need the extra `bench`; `netflix`, `bayes`,
@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import speed_bayes
 import speed_details
+import speed_losses
 from plain import PlainClient
 from scipy import sparse
 from speed_common import ACTIVE, BETA, CLIENTS, FOREVER, WEIGHT, movielens, seconds_of_rounds, settings_of
@@ -278,6 +279,7 @@ SECTIONS = {
     "events": section_events,
     "threads": section_threads,
     "clients": section_clients,
+    "losses": speed_losses.section_losses,
     **speed_details.SECTIONS,
 }
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmc.algorithms.objectives import Objective
     from fedmc.algorithms.settings import Settings
     from fedmc.data.ratings import Ratings
     from fedmc.data.splits import last, leave, since, split
@@ -17,6 +18,7 @@ __version__ = "0.3.0"
 __all__ = [
     "FedMC",
     "Model",
+    "Objective",
     "Ratings",
     "Settings",
     "__version__",
@@ -31,6 +33,7 @@ __all__ = [
 _HOMES = {
     "FedMC": "estimator.FedMC",
     "Model": "model.Model",
+    "Objective": "algorithms.objectives.Objective",
     "Ratings": "data.ratings.Ratings",
     "Settings": "algorithms.settings.Settings",
     "last": "data.splits.last",

@@ -11,6 +11,7 @@ import numpy as np
 from fedmc.algorithms.limits import MAX_RANK
 from fedmc.data.rows import check_columns
 from fedmc.errors import InputError, quoted, require, unknown
+from fedmc.privacy.protocol import check_kind
 from fedmc.training.stopping import OnRound
 from fedmc.types import MAX_CLIENTS, MAX_NUMBER, MAX_ROUND, MAX_SEED, MIN_POSITIVE, number, switch, text, whole
 
@@ -44,6 +45,7 @@ def check(params: Mapping[str, object]) -> None:
     if params["confidence"] is not None:
         text("confidence", params["confidence"])
     check_columns(params["columns"])
+    check_kind(params["privacy"])
     _check_verbose(params["verbose"])
     callbacks(cast(OnRound, params["on_round"]))
 

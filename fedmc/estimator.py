@@ -9,23 +9,15 @@ from typing import Literal, NamedTuple
 from numpy.typing import ArrayLike
 
 from fedmc.algorithms import registry
-from fedmc.algorithms.presets import Update, with_theory
+from fedmc.algorithms.objectives import Objectives, by_number
+from fedmc.algorithms.presets import Update, with_objectives, with_theory
 from fedmc.algorithms.protocol import Algorithm, Sampler
 from fedmc.algorithms.settings import DType, Feedback, Normalise, Preset, Settings
 from fedmc.checks import RandomState, callbacks, check, drawn_seed
+from fedmc.data import given as tables
 from fedmc.data.builder import Duplicates
 from fedmc.data.features import Source
 from fedmc.data.feedback import EventOptions
-from fedmc.data.given import (
-    Clients,
-    names_given,
-    names_with_new,
-    owners_given,
-    ratings_given,
-    scale_of,
-    scaled,
-    with_new,
-)
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columnar import collected
 from fedmc.data.rows import Columns
@@ -51,11 +43,10 @@ from fedmc.training.tuning import Trial
 from fedmc.types import Array
 
 LossName = Literal["square", "huber", "logistic"]
-SamplerName = Literal["uniform", "coins", "groups", "passes"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
     "full_diagnostics", "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose",
-    "on_round",
+    "on_round", "objectives",
 }  # fmt: skip
 
 
@@ -90,14 +81,17 @@ class FedMC(History, Predicting):
     rounds : communication rounds.
     algorithm : name of an algorithm, built in or from an installed plug-in, or an object of your own.
     method : "fedmc", or the name of a method to compare with, such as "fedavg"; an older form of `algorithm`.
-    update : the variant of FedMC: "linearised", "exact" or "curvature"; an older form of `algorithm`.
+    update : the variant of FedMC: "linearised", "explicit", "exact" or "curvature"; an older form of `algorithm`.
     loss : "square", "huber" or "logistic", or a loss object such as `losses.Huber(0.5)`.
     penalty_users : penalty or constraint on the user factors: a spec such as "l2:10", or an object with `value` and
         `prox`. "auto" chooses an l2 weight first, on a tenth of each client's ratings.
     penalty_items : as for users; "auto" takes the users' penalty divided by the number of clients.
+    objectives : penalties and losses of single clients, an `Objective` each: a mapping from clients (names as given to
+        `fit`, or numbers), or a function of a client, None for those of the run.
     beta : ADMM penalty parameter, which ties clients' copies of the item factors to the shared ones, or "auto".
     inner_steps : steps on each factor matrix in a client's update (the paper's N).
-    sampler : how clients are sampled: "uniform", "coins", "groups", "passes", or an object of your own.
+    sampler : how clients are sampled: "uniform", "coins", "groups", "passes", a spec such as
+        "coins:0.5x2,0.1x8" or "doubly-uniform:5=0.7,20=0.3", or an object of your own.
     normalise : "none", "mean" or "standard": how ratings are centred and scaled.
     biases : whether users and items have a bias.
     implicit : whether prior means depend on who rated what (preset "bayes").
@@ -151,10 +145,11 @@ class FedMC(History, Predicting):
     loss: LossName | Loss | None = None
     penalty_users: str | Penalty | None = None
     penalty_items: str | Penalty | None = None
+    objectives: Objectives | None = None
     beta: float | Literal["auto"] | None = None
     inner_steps: int | None = None
     update: Update | None = None
-    sampler: SamplerName | Sampler | None = None
+    sampler: str | Sampler | None = None
     normalise: Normalise | None = None
     biases: bool | None = None
     implicit: bool | None = None
@@ -194,7 +189,7 @@ class FedMC(History, Predicting):
         y: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
-        clients: Clients | None = None,
+        clients: tables.Clients | None = None,
         user_features: Source | None = None,
         items: Source | None = None,
         also_seen: Source | None = None,
@@ -203,16 +198,15 @@ class FedMC(History, Predicting):
 
         Rows are an array of numbers or strings, or a DataFrame; a table is a `Ratings`, a DataFrame, a scipy sparse
         matrix, three arrays, or a 2-D array with NaN where unknown. `groups` names the client that each row of X comes
-        from; all rows of a user come from one.
-        `clients` assigns users to clients: a mapping from user id to client, an array with one client per user (in the
-        order of the sorted ids), or the name of a DataFrame column. Without it users are assigned at random.
+        from; all rows of a user come from one. `clients` assigns users to clients: a mapping from user id to client, an
+        array with one client per user (by sorted ids), or a DataFrame column. Without it they are assigned at random.
 
         For preset "bayes", DataFrames or files may add `user_features` (an id, numbers, categories; they stay at the
         client), `items` (the same, and a title; items without ratings too) and `also_seen` (user, item: views). Any
         other model takes the titles of `items`, and no features.
         """
         table = self._rows(X, y, groups, reset=True)
-        names = names_given(table, X, clients, self._events())
+        names = tables.names_given(table, X, clients, self._events())
         start_from = self.model_ if self.warm_start and hasattr(self, "model_") else None
         return self._fit(Trained(table, Sources(user_features, items, also_seen), names), self.rounds, start_from)
 
@@ -222,7 +216,7 @@ class FedMC(History, Predicting):
         y: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
-        clients: Clients | None = None,
+        clients: tables.Clients | None = None,
     ) -> FedMC:
         """Go on with new ratings: they are added to those of before, and training goes on for a few rounds.
 
@@ -233,18 +227,19 @@ class FedMC(History, Predicting):
         if not hasattr(self, "model_"):
             return self.fit(X, y, groups=groups, clients=clients)
         new, events, before = self._rows(X, y, groups), self._events(), self._trained_on
-        table = with_new(before.table, new, "last" if events is None else "sum")
-        names = names_with_new(before.clients, names_given(new, X, clients, events))
+        table = tables.with_new(before.table, new, "last" if events is None else "sum")
+        names = tables.names_with_new(before.clients, tables.names_given(new, X, clients, events))
         return self._fit(Trained(table, before.sources, names), min(self.rounds, warm.ROUNDS), self.model_)
 
     def _fit(self, given: Trained, rounds: int, start_from: Model | None) -> FedMC:
         """Train on what is given; with `start_from`, go on from this model."""
         events, seed = self._events(), drawn_seed(self.seed, self.random_state)
-        owner = owners_given(given.table.users, given.clients, self.clients, seed)
-        scale = scale_of(given.table, events, self.confidence if start_from is None else self.confidence_)
+        owner = tables.owners_given(given.table.users, given.clients, self.clients, seed)
+        own = by_number(self.objectives, tables.client_names(given.table.users, given.clients, owner))
+        scale = tables.scale_of(given.table, events, self.confidence if start_from is None else self.confidence_)
         rank = self.rank if start_from is None else start_from.settings.rank
         settings = replace(self, rank=ranks.first(rank), seed=seed, random_state=None).settings(int(owner.max()) + 1)
-        ratings, side = side_of_ratings(usable(settings, given.sources), scaled(given.table, scale))
+        ratings, side = side_of_ratings(usable(settings, given.sources), tables.scaled(given.table, scale))
         validation = None
         if self.validation:
             ratings, validation = split(ratings, self.validation, seed)
@@ -257,7 +252,7 @@ class FedMC(History, Predicting):
         with telling(rounds, int(self.verbose)) as progress:
             run = train(
                 federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics,
-                on_round=[*progress, *callbacks(self.on_round)], start_from=start_from,
+                on_round=[*progress, *callbacks(self.on_round)], start_from=start_from, objectives=own,
             )  # fmt: skip
         self.model_, self.rounds_, self.trials_ = run.model, run.history, tried or run.trials
         self.confidence_, self.n_rounds_, self.client_of_user_ = scale, run.history[-1].number, owner
@@ -275,6 +270,7 @@ class FedMC(History, Predicting):
         preset: str = "implicit" if self._events() is not None else self.preset
         if self.full_diagnostics or self.tolerance is not None:
             preset = with_theory(preset)
+        preset = preset if self.objectives is None else with_objectives(preset)
         return Settings.preset(preset, dp_rounds=self.rounds, **given)
 
     def fit_transform(self, X: object, y: ArrayLike | None = None) -> Array:
@@ -294,7 +290,7 @@ class FedMC(History, Predicting):
             self._note_columns(X, y, reset=reset)
         elif reset:
             self._forget_columns()
-        return ratings_given(X, y, self.duplicates, self._events(), groups, self.columns)
+        return tables.ratings_given(X, y, self.duplicates, self._events(), groups, self.columns)
 
     def _table(self, X: object, y: ArrayLike | None = None) -> Ratings:
-        return ratings_given(X, y, self.duplicates, self._events(), None, self.columns)
+        return tables.ratings_given(X, y, self.duplicates, self._events(), None, self.columns)

@@ -44,11 +44,13 @@ class Client:
     def grad_V(self, U, W):
         return U.T @ self.residual(U, W)
 
-    def update(self, V, beta, N, prox, exact):
+    def update(self, V, beta, N, prox, update="linearised"):
         L_W = np.linalg.norm(self.W @ self.W.T)
         for _ in range(N):  # (u:update)
             self.U = prox(self.U - self.grad_U(self.U, self.W) / L_W, 1 / L_W)
-        if exact:  # the remark: n different r x r systems
+        if update == "explicit":  # the remark: linearised at W^k, without the proximal term
+            self.W = V - (self.grad_V(self.U, self.W) / self.p + self.Y) / beta
+        elif update == "exact":  # the remark: n different r x r systems
             W = np.empty_like(self.W)
             for j in range(W.shape[1]):
                 rated = self.U[self.P[:, j] > 0]

@@ -45,7 +45,7 @@ def test_a_second_task_does_not_give_the_update_of_a_round_again(kind, tmp_path,
 
 def test_only_admm_has_a_task_beside_the_common_ones():
     with_scale = {name for name in registry.names() if "scale" in registry.find(name).tasks}
-    assert with_scale == {"linearised", "exact"}
+    assert with_scale == {"linearised", "explicit", "exact"}
     assert "start" not in registry.find("bayes").tasks | registry.find("gibbs").tasks
 
 

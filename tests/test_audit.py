@@ -24,6 +24,7 @@ from tests import command
 
 KINDS = {
     "paper": ("paper", {}),
+    "explicit": ("paper", {"update": "explicit", "beta": 30.0}),
     "exact": ("fast", {"update": "exact"}),
     "curvature": ("fast", {}),
     "curvature, no biases": ("fast", {"biases": False}),
@@ -92,7 +93,7 @@ def test_plain_messages_tell_which_items_were_rated(kind, clients):
     assert np.mean(wrong) < 0.9
 
 
-@pytest.mark.parametrize("kind", ["paper", "exact", "linearised, beta of each item"])
+@pytest.mark.parametrize("kind", ["paper", "explicit", "exact", "linearised, beta of each item"])
 def test_each_single_change_tells_it(kind):
     """Not only the first message: the later ones too, where the size of a row alone does not."""
     shards, messages = heard(kind, 6, number=6)
@@ -105,7 +106,7 @@ def test_each_single_change_tells_it(kind):
     assert np.mean(naive) < 0.995
 
 
-@pytest.mark.parametrize("kind", ["paper", "exact"])
+@pytest.mark.parametrize("kind", ["paper", "explicit", "exact"])
 def test_the_change_of_s_gives_the_copies_away(kind):
     """W and Y as the client has them, from what it sent."""
     shards = shards_of(6)

@@ -12,7 +12,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.errors import InputError
 from fedmc.problem.rng import client_rng, server_rng
 from fedmc.training.rounds import rounds
-from fedmc.training.sampling import sampler_of
+from fedmc.training.sampling import CoinFlips, sampler_of
 from tests.conftest import local_engine, planted
 
 CLIENTS, RANK, ROUNDS, Q, WEIGHT = 6, 3, 8, 4, 0.05
@@ -138,6 +138,54 @@ def test_iterates_are_those_of_the_formulas(method):
         np.testing.assert_allclose(round.V, V.T, rtol=1e-9, atol=1e-12)
         for i in round.participants:
             np.testing.assert_allclose(engine.states[i].U, clients[i].U, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedmavg", "fedmavg-printed"])
+def test_fedmavg_updates_the_users_of_all_clients_as_in_the_paper(method):
+    engine = local_engine(planted(), CLIENTS)
+    clients = [Dense(shard) for shard in engine.shards]
+    V = server_rng(0).random((len(planted().items), RANK)).T
+    for round in itertools.islice(rounds(engine, settings(method, update_users="all")), 1, ROUNDS):
+        for client in set(range(CLIENTS)) - set(round.participants):
+            clients[client].user_steps(V)
+        V = DENSE[method]()(clients, [clients[i] for i in round.participants], V)
+        np.testing.assert_allclose(round.V, V.T, rtol=1e-9, atol=1e-12)
+        for state, client in zip(engine.states, clients, strict=True):
+            np.testing.assert_allclose(state.U, client.U, rtol=1e-9, atol=1e-12)
+        assert (round.bytes_up, round.bytes_down) == (2 * round.V.nbytes, CLIENTS * round.V.nbytes)
+
+
+def test_users_of_all_clients_change_nothing_if_nobody_is_drawn_but_their_own():
+    engine = local_engine(planted(), CLIENTS)
+    opening, first = itertools.islice(
+        rounds(engine, settings("fedmavg", update_users="all", sampler=CoinFlips(1e-6))), 2
+    )
+    assert not first.participants
+    assert first.V.tobytes() == opening.V.tobytes()
+    assert all(state is not None for state in engine.states)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "fedavg", "update_users": "all"}, "update_users has no meaning with algorithm='fedavg'"),
+        ({"method": "fedmavg", "empty_rounds": "skip"}, "empty_rounds has no meaning with algorithm='fedmavg'"),
+        ({"method": "fedmavg", "update_users": "some"}, "unknown update_users 'some': choose one of drawn, all"),
+        ({"method": "fedmc", "update": "linearised", "empty_rounds": "no"}, "unknown empty_rounds 'no'"),
+    ],
+)
+def test_settings_that_only_some_algorithms_have(given, words):
+    with pytest.raises(InputError, match=words):
+        settings(**given)
+    with pytest.raises(InputError, match="update_users has no meaning with algorithm='linearised'"):
+        Settings.preset("paper").replace(update_users="all")
+    assert "update_users" not in settings("fedmavg").to_dict()  # earlier versions do not know it
+
+
+def test_users_of_all_clients_need_a_simulation_in_plain_mode():
+    with pytest.raises(InputError, match="needs a simulation in plain mode: in a federation"):
+        chosen = settings("fedmavg", update_users="all", privacy="secagg", min_cohort=3, active=CLIENTS)
+        next(rounds(local_engine(planted(), CLIENTS), chosen))
 
 
 @pytest.mark.parametrize("method", NAMES)

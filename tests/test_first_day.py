@@ -129,7 +129,7 @@ def test_a_wide_matrix_is_refused_and_read_on_request(tmp_path):
     assert f"{(cells != 99).sum()} ratings" in done.stderr + done.stdout
 
 
-# --- errors in place of exceptions (test_estimator.py, test_readers.py, test_postgres.py)
+# --- errors in place of exceptions (test_refusals.py, test_postgres.py)
 
 
 @pytest.mark.parametrize("rank", ["2.5", "2000"])
@@ -138,6 +138,17 @@ def test_a_rank_out_of_bounds(frame, tmp_path, rank):
         FedMC(**SMALL | {"rank": float(rank) if "." in rank else int(rank)}).fit(frame[["user", "item", "rating"]])
     frame.to_csv(tmp_path / "ratings.csv", index=False)
     assert rank in refused("train", "ratings.csv", "--rank", rank, "--out", "run", cwd=tmp_path)
+
+
+def test_ids_of_mixed_types(frame):
+    mixed = frame.assign(user=[user if user % 2 else f"u{user}" for user in frame["user"]])
+    with pytest.raises(FedmcError, match="user"):
+        FedMC(**SMALL).fit(mixed[["user", "item", "rating"]])
+
+
+def test_saving_into_a_missing_folder(fitted, tmp_path):
+    with pytest.raises(FedmcError, match="nowhere"):
+        fitted.save(str(tmp_path / "nowhere" / "model.npz"))
 
 
 def test_lists_of_different_lengths_do_not_broadcast(fitted):

@@ -130,7 +130,7 @@ def hidden(preset="fast", **options):
 
 
 def shared_of(settings):
-    return constant(settings.beta) if settings.make_algorithm().name in ("linearised", "exact") else NOTHING
+    return constant(settings.beta) if settings.make_algorithm().name in ("linearised", "explicit", "exact") else NOTHING
 
 
 def probes(tmp_path, settings, entry, scaling):
@@ -173,6 +173,8 @@ EXTREMES = {
     "box": {"penalty_users": "box:-1e6,1e6", "penalty_items": "none"},
     "huber": {"update": "exact", "loss": "huber:1e-6", "beta": 1.0},
     "linearised": {"update": "linearised", "beta": 1e-9, "dual_step": 1.99},
+    "explicit": {"update": "explicit", "beta": 1e-9, "dual_step": 1.99},
+    "explicit, paper": {"preset": "paper", "update": "explicit", "penalty_users": "l2:1e-8", "beta": 1e-9},
     "paper": {"preset": "paper", "penalty_users": "l2:1e-8"},
     "fedavg": {"method": "fedavg"},
     "fedmgs": {"method": "fedmgs"},

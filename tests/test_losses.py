@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmc import FedMC, split
+from fedmc.algorithms import exact
 from fedmc.algorithms.settings import Settings
+from fedmc.data.datasets import demo
 from fedmc.errors import InputError
 from fedmc.problem import losses
 from fedmc.problem.losses import Huber, Logistic, Loss, Square
@@ -104,3 +107,49 @@ def test_words():
 def test_exact_update_needs_the_square_loss():
     with pytest.raises(InputError, match="needs the square loss"):
         Settings.preset("paper", loss="logistic", update="exact")
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["huber", "own"])
+def test_a_loss_comes_back_at_demo_size(own, monkeypatch):
+    """The default preset, 10 of 20 clients in 20 rounds: both halves of a rating, 10 times, in few passes over it."""
+    train, test = split(demo(), 0.1, 0)
+    bound, count, plain = 15 * 20 * train.matrix.nnz, [0], Huber.gradient
+
+    def counted(self, x, m):
+        count[0] += x.size
+        assert count[0] <= bound, f"more than {bound} derivatives"
+        return plain(self, x, m)
+
+    monkeypatch.setattr(Huber, "gradient", counted)
+    model = FedMC(clients=20, rounds=20, loss=OwnHuber(0.5) if own else "huber:0.5").fit(train)
+    assert count[0] > 20 * train.matrix.nnz / 2
+    assert -model.score(test) < 0.92
+
+
+@pytest.mark.slow
+def test_rounds_of_a_loss_end_where_tight_solves_end(monkeypatch):
+    """With a tolerance ten times as large, the rounds diverge."""
+    train, test = split(demo(), 0.1, 0)
+    scores = []
+    for tolerance in (exact.ROUND_TOLERANCE, 1e-7):
+        monkeypatch.setattr(exact, "ROUND_TOLERANCE", tolerance)
+        model = FedMC(clients=20, rounds=60, loss="huber", measure_every=60).fit(train)
+        scores.append((model.rounds_[-1].diagnostics.objective, -model.score(test)))
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class OwnHuber:
+    """Huber's loss as one of one's own."""
+
+    delta: float
+    curvature: float = 1.0
+
+    def value(self, x, m):
+        return Huber(self.delta).value(x, m)
+
+    def gradient(self, x, m):
+        return Huber(self.delta).gradient(x, m)
+
+    def link(self, x):
+        return x

@@ -38,14 +38,14 @@ def close(a, b):
 
 @pytest.mark.parametrize(
     ("penalty", "N", "update", "sampler"),
-    list(itertools.product(PENALTIES, (1, 10), ("linearised", "exact"), ("uniform", "coins", "groups"))),
+    list(itertools.product(PENALTIES, (1, 10), ("linearised", "explicit", "exact"), ("uniform", "coins", "groups"))),
 )
 def test_iterates_are_those_of_algorithm_1(penalty, N, update, sampler):
     engine = local_engine(planted(), CLIENTS)
-    on_items = penalty.replace("0.3", "0.1")
+    on_items, beta = penalty.replace("0.3", "0.1"), 5.0 if update == "explicit" else 0.5
     settings = Settings.preset(
         "paper", rank=RANK, penalty_users=penalty, penalty_items=on_items, inner_steps=N, update=update,
-        sampler=sampler, active=2, beta=0.5,
+        sampler=sampler, active=2, beta=beta,
     )  # fmt: skip
     prox_users, prox_items = PENALTIES[penalty]
     run = rounds(engine, settings)
@@ -55,8 +55,8 @@ def test_iterates_are_those_of_algorithm_1(penalty, N, update, sampler):
     participants = set()
     for round in itertools.islice(run, ROUNDS):
         for i in round.participants:
-            clients[i].update(V, 0.5, N, prox_users, update == "exact")
-        V = algorithm1.server_update(clients, 0.5, prox_items)
+            clients[i].update(V, beta, N, prox_users, update)
+        V = algorithm1.server_update(clients, beta, prox_items)
         participants |= set(round.participants)
         assert close(round.V.T, V)
         for client, state in zip(clients, engine.states, strict=True):
@@ -95,7 +95,7 @@ def test_lagrangian_and_objective_match_the_dense_formulas():
     for round in itertools.islice(run, 5):
         before = V
         for i in round.participants:
-            clients[i].update(V, 0.5, 10, algorithm1.prox_l1(0.3), False)
+            clients[i].update(V, 0.5, 10, algorithm1.prox_l1(0.3))
         V = algorithm1.server_update(clients, 0.5, algorithm1.prox_l2(0.1))
         seen = round.diagnostics
         objective = sum(c.f(c.U, V) + R_users(c.U) for c in clients) / CLIENTS + R_items(V)

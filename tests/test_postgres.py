@@ -89,6 +89,33 @@ def table(server):
     return server
 
 
+def test_a_bare_address_reads_the_table_that_fits_or_offers_those_that_could(table, tmp_path):
+    """Tables in the order in which they appear: none fits, one does, several do."""
+    import adbc_driver_postgresql.dbapi as dbapi
+
+    def run(statement):
+        with dbapi.connect(table) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+            connection.commit()
+
+    with pytest.raises(DataError, match=r"needs a query, as no table has .*ratings \(who, what, stars, rated_at\)"):
+        read_source(table)
+    done = subprocess.run([FEDMC, "train", table], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ratings (who, what, stars, rated_at)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(read_source(table, ["who", "what", "stars"])) == 100_000
+    try:
+        run('create table likes as select 1 as "user", n as item, 4.5 as rating from generate_series(1, 9) as n')
+        assert len(read_source(table)) == 9
+        run("create table more as select * from likes")
+        with pytest.raises(DataError, match=r"as 2 tables fit: .*SELECT \* FROM likes.*SELECT \* FROM more"):
+            read_source(table)
+    finally:
+        run("drop table if exists likes, more")
+
+
 QUERY = 'select who as "user", what as item, stars as rating, rated_at as time from ratings'
 
 

@@ -25,7 +25,7 @@ If clients enter at their first update, p in S / (p beta) is the number `seen` s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -100,9 +100,11 @@ class LinearisedADMM(Algorithm):
     """FedMC-ADMM with N proximal gradient steps of each half."""
 
     name = "linearised"
+    ignored_settings = frozenset({"extrapolation", "entry_penalty"})
     state_types: tuple[type[State], ...] = (ADMMState,)
     remedy = "raise beta"
     tasks = Algorithm.tasks | {"scale"}
+    own_settings: Set[str] = frozenset({"empty_rounds"})
     cumulative = True
     theory: Theory | None = ADMMTheory()
     leakage = ADMMLeakage()
@@ -127,16 +129,21 @@ class LinearisedADMM(Algorithm):
         """Update U, then W, then Y; send the change of S = beta W + Y, or all of S if the client is new."""
         joined = state is None
         old = self.first_state(shard, broadcast) if state is None else state
-        settings, V, tie = broadcast.settings, broadcast.V, beta_of(broadcast)
-        U = self.fit_users(shard, old.U, old.W if settings.fit_users_to == "W" else V, broadcast)
-        half = ItemHalf(
-            broadcast.clients, settings.penalty_of_copies, settings.inner_steps, settings.passes, settings.dual_step
-        )
-        W, Y, change, finite = subproblem.item_round(by_item(shard, broadcast), U, (old.W, old.Y), V, tie, half)
+        U = self.fit_users(shard, old.U, old.W if broadcast.settings.fit_users_to == "W" else broadcast.V, broadcast)
+        W, Y, change, finite = self.item_half(shard, U, old, broadcast)
         if joined:
-            change = (tie * W + Y).astype(W.dtype, copy=False)
+            change = (beta_of(broadcast) * W + Y).astype(W.dtype, copy=False)
         check_finite(finite, shard, broadcast)
         return ADMMState(U, W, Y), Sums.of(S=change, joined=int(joined))
+
+    def item_half(
+        self, shard: Shard, U: Array, old: ADMMState, broadcast: Broadcast
+    ) -> tuple[Array, Array, Array, bool]:
+        """The W half and the dual step: new W and Y, the change of S, and whether it is finite."""
+        settings, p = broadcast.settings, broadcast.clients
+        half = ItemHalf(p, settings.penalty_of_copies, settings.inner_steps, settings.passes, settings.dual_step)
+        problem, tie = by_item(shard, broadcast), beta_of(broadcast)
+        return subproblem.item_round(problem, U, (old.W, old.Y), broadcast.V, tie, half)
 
     def first_state(self, shard: Shard, broadcast: Broadcast) -> ADMMState:
         """W = V, Y = -1/p grad_V f(U, W): the paper's start, used at the client's first update."""
@@ -181,10 +188,14 @@ class LinearisedADMM(Algorithm):
         return Start(broadcast, server_at(V, reply["S"], p))
 
     def aggregate(self, server: ServerState, total: Sums, broadcast: Broadcast, participants: int) -> ServerState:
-        S, seen = running_sum(server, total)
-        tie = beta_of(broadcast)
-        _, penalty = broadcast.settings.penalties(broadcast.clients)
-        return ServerState(S, penalty.prox(S / (seen * tie), 1 / (broadcast.clients * tie)), seen)
+        return server_step(*running_sum(server, total), broadcast)
+
+    def aggregate_nothing(self, server: ServerState, broadcast: Broadcast) -> ServerState:
+        """The paper's server step, whoever took part. It changes V only before the first round with participants."""
+        if broadcast.settings.empty_rounds == "skip" or not server.seen:
+            return server
+        assert server.S is not None
+        return server_step(server.S, server.seen, broadcast)
 
     # --- messages
 
@@ -200,6 +211,13 @@ class LinearisedADMM(Algorithm):
 
     def state_numbers(self, sizes: Sizes) -> int:
         return 2 * sizes.clients * sizes.items * sizes.width  # W and Y
+
+
+def server_step(S: Array, seen: int, broadcast: Broadcast) -> ServerState:
+    """V <- prox_{R/(p beta)}( S / (p beta) )"""
+    tie = beta_of(broadcast)
+    _, penalty = broadcast.settings.penalties(broadcast.clients)
+    return ServerState(S, penalty.prox(S / (seen * tie), 1 / (broadcast.clients * tie)), seen)
 
 
 def running_sum(server: ServerState, total: Sums) -> tuple[Array, int]:

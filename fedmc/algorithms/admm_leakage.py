@@ -51,6 +51,16 @@ class ExactLeakage(ADMMLeakage):
         return update.pulls if exact else _off_the_steps(update)
 
 
+class ExplicitLeakage(ADMMLeakage):
+    """The explicit W step: Y + beta (W - V) is minus the gradient at the W before, over p, and 0 in an unrated row."""
+
+    def off_the_law(self, update: Tracked) -> Array:
+        return update.pulls
+
+    def pulls(self, seen: Sequence[Observation]) -> list[Pulls]:
+        return [Pulls(update.pulls, update.W) for update in track(seen)]
+
+
 class Tracked(NamedTuple):
     """One message of FedMC-ADMM with W and Y before and after it; at the first message both are the same."""
 

@@ -28,7 +28,7 @@ from fedmc.problem.penalties import Coupling, coefficients
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
-ROUND_TOLERANCE = 1e-2  # of the halves of a round, where a loss needs several steps
+ROUND_TOLERANCE = 1e-3  # of the halves of a round, where a loss needs several steps; with 1e-2, rounds can diverge
 
 
 class SparseADMMState(NamedTuple):

@@ -16,15 +16,21 @@ class FedMAvg(Baseline):
 
     The paper prints d without the 1/p of the gradient that it divides, which makes its steps p times too small. Here
     both have the 1/p, unless `as_printed` is set.
+
+    In the paper every client updates U in every round, and those that are drawn also W (update_users="all"). By default
+    a client that is not drawn does nothing.
     """
 
     name = "fedmavg"
     label = "FedMAvg"
     leakage = AveragingLeakage()
+    own_settings = frozenset({"update_users"})
     as_printed = False
 
     def client_update(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State, Sums]:
         U = user_steps(shard, state, broadcast)
+        if broadcast.task == "users":  # this client was not drawn
+            return LocalState(U), Sums.of()
         problem, p = by_item(shard, broadcast), broadcast.clients
         W, d = broadcast.V, 5 * lipschitz(problem, U) / (1 if self.as_printed else p)
         for _ in range(broadcast.settings.inner_steps):
@@ -35,7 +41,7 @@ class FedMAvg(Baseline):
         return ServerState(None, total["W"] / participants)
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
-        return {"W": factors_part(broadcast, items)}
+        return {} if broadcast.task == "users" else {"W": factors_part(broadcast, items)}
 
 
 class PrintedFedMAvg(FedMAvg):

@@ -23,6 +23,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "normalise": ("none", "mean", "standard"),
     "start": ("uniform", "normal"),
     "entry": ("all", "first-turn"),
+    "empty_rounds": ("server-step", "skip"),
+    "update_users": ("drawn", "all"),
     "dtype": ("float32", "float64"),
 }
 

@@ -20,7 +20,7 @@ from fedmc.kernels.steps import add_rows
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array
 
-Task = Literal["moments", "scale", "pattern", "start", "round", "measure", "finish"]
+Task = Literal["moments", "scale", "pattern", "start", "round", "users", "measure", "finish"]
 TASKS: tuple[str, ...] = get_args(Task)
 STATEFUL_TASKS = ("start", "round")  # they change a client's state
 SUM_BITS = 28  # fractional bits of sums over ratings, under fixed-point encoding

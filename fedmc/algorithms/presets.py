@@ -13,7 +13,7 @@ from fedmc.privacy.protocol import Privacy
 LOG = logging.getLogger(__name__)
 
 OF_EVENTS = "implicit"  # the preset of events
-Update = Literal["linearised", "exact", "curvature"]
+Update = Literal["linearised", "explicit", "exact", "curvature"]
 PRESETS: dict[str, dict[str, object]] = {
     "paper": dict(
         penalty_users="l2:1e-6", penalty_items="l2:1e-6", beta=0.3, algorithm=("linearised",), fit_users_to="W",
@@ -68,12 +68,17 @@ def fitting(name: str, given: Mapping[str, object]) -> str:
     return name
 
 
-def with_theory(name: str) -> str:
-    """The preset to use for full diagnostics, or to stop at a tolerance: "fast" instead of "bayes"."""
+def with_theory(name: str, lacks: str = "residuals for full diagnostics or a tolerance") -> str:
+    """The preset to use for what the Bayesian model lacks: "fast" instead of "bayes"."""
     if name != "bayes":
         return name
-    LOG.warning("preset 'bayes' has no residuals for full diagnostics or a tolerance: using preset 'fast'")
+    LOG.warning("preset 'bayes' has no %s: using preset 'fast'", lacks)
     return "fast"
+
+
+def with_objectives(name: str) -> str:
+    """The preset to use if clients have penalties or losses of their own."""
+    return with_theory(name, "penalties or losses that differ by client")
 
 
 EVERYBODY: dict[str, Update] = {"fast": "exact"}  # as accurate, a seventh of the bytes, and it leaks less

@@ -75,13 +75,17 @@ class Algorithm(Protocol):
     label: str = ""  # in tables and figures; the name if it is empty
     state_types: tuple[type[State], ...] = ()  # NamedTuples with a field U; a node's store writes and reads them
     unused_settings: Set[str] = frozenset()  # settings without a meaning here: refused if given
+    ignored_settings: Set[str] = frozenset()  # settings that may be given, but change nothing: reports leave them out
+    own_settings: Set[str] = frozenset()  # of `settings.OF_SOME`: those that it has; the others are refused
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
     feedback: Feedback = "explicit"  # what it learns from: ratings ("explicit") or events ("implicit")
     weights: tuple[float, float] | None = None  # alpha0 and lambda, if they are given
+    objectives_differ: bool = True  # clients may have a penalty and a loss of their own (`objectives`)
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     takes_decoys: bool = False  # `decoy_sums` is defined
     warm_starts: bool = True  # a run may go on from a trained model
+    several_only: bool = False  # makes no sense for one party that trains alone
     one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V
@@ -197,9 +201,13 @@ class Algorithm(Protocol):
         """The server's next state, with the next V, from the sum over the participants.
 
         `participants` is their number. Sums are float64; V is cast to the run's dtype. It is not called for a round
-        without participants.
+        without participants (`aggregate_nothing`).
         """
         raise NotImplementedError
+
+    def aggregate_nothing(self, server: ServerState, broadcast: Broadcast) -> ServerState:
+        """The server's next state after a round without participants: by default the same."""
+        return server
 
     def shared(self, server: ServerState, broadcast: Broadcast) -> Shared:
         """The arrays that the next broadcast carries beside V."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # avoids a cycle: the protocol imports Settings, which look u
 GROUP = "fedmc.algorithms"
 BUILT_IN = {
     "linearised": "fedmc.algorithms.admm:LinearisedADMM",
+    "explicit": "fedmc.algorithms.explicit:ExplicitADMM",
     "exact": "fedmc.algorithms.exact:ExactADMM",
     "curvature": "fedmc.algorithms.curvature:Curvature",
     "fedmavg": "fedmc.algorithms.fedmavg:FedMAvg",
@@ -38,7 +39,7 @@ BUILT_IN = {
     "fedrecon": "fedmc.algorithms.fedrecon:FedRecon",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
-UPDATES = ("linearised", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them
+UPDATES = ("linearised", "explicit", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them
 MAX_FOUND = 1_000  # specs whose algorithms are kept
 _found: dict[str, object] = {}
 

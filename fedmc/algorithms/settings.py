@@ -28,6 +28,8 @@ Preset = Literal["bayes", "fast", "paper", "implicit"]
 Normalise = Literal["none", "mean", "standard"]
 DType = Literal["float32", "float64"]
 Feedback = Literal["explicit", "implicit"]
+OF_SOME = {"empty_rounds": "server-step", "update_users": "drawn"}
+"""Settings that only some algorithms have (`Algorithm.own_settings`), and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Settings:
     sampler: str | Sampler = "uniform"
     active: int = 1
     privacy: Privacy = PLAIN
+    empty_rounds: Literal["server-step", "skip"] = "server-step"  # what the server does if nobody takes part
+    update_users: Literal["drawn", "all"] = "drawn"  # of "fedmavg": whose U is updated in a round
     seed: int = 0
     dtype: DType = "float64"
 
@@ -130,6 +134,8 @@ class Settings:
         )
         always = "models of events are always measured by their ranking: leave out ranking=True"
         require(not (self.ranking and algorithm.of_events), always)
+        for name in OF_SOME.keys() - algorithm.own_settings:
+            require(getattr(self, name) == OF_SOME[name], lambda name=name: _no_meaning(name, algorithm.name))  # type: ignore[misc]
         algorithm.check(self)
 
     @property
@@ -151,7 +157,7 @@ class Settings:
     def _parsed(self) -> tuple[Loss, Penalty, Penalty | None]:
         """Loss, users' penalty and items' penalty (None: the users' over p), parsed once."""
         loss = losses.parse(self.loss) if isinstance(self.loss, str) else self.loss
-        require(isinstance(loss, Loss), lambda: f"a loss needs value, gradient, curvature and link, got {quoted(loss)}")
+        losses.check(loss)
         users: Penalty = penalties.l2(AUTO_START) if self.needs_tuning else _penalty(self.penalty_users)
         auto = isinstance(self.penalty_items, str) and self.penalty_items == "auto"
         if auto and not isinstance(users, Scalable):
@@ -182,13 +188,23 @@ class Settings:
         return {}
 
     def _make_penalties(self, clients: int) -> tuple[Penalty, Penalty]:
-        _, users, items = self._parsed
-        if items is None:
-            assert isinstance(users, Scalable)
-            items = users * (1 / clients)
+        users, items = self._parsed[1], self._items(clients)
         if not self.biases:
             return users, items
         return Fixed((self.rank,), (1.0,), users), Fixed((self.rank + 1,), (1.0,), items)
+
+    def _items(self, clients: int) -> Penalty:
+        _, users, items = self._parsed
+        if items is not None:
+            return items
+        assert isinstance(users, Scalable)
+        return users * (1 / clients)
+
+    def with_objective(self, penalty_users: str | Penalty | None, loss: str | Loss | None, clients: int) -> Settings:
+        """These settings with a client's own penalty of its users, or loss; the items' penalty stays as it is."""
+        users = self.penalty_users if penalty_users is None else penalty_users
+        own = self.loss if loss is None else loss
+        return replace(self, penalty_users=users, loss=own, penalty_items=self._items(clients))
 
     @cached_property
     def penalty_at_entry(self) -> Penalty:
@@ -206,8 +222,8 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
-        for name in ("implicit", "ranking"):
-            if not plain[name]:
+        for name, usual in {"implicit": False, "ranking": False, **OF_SOME}.items():
+            if plain[name] == usual:
                 del plain[name]  # unknown to earlier versions, whose runs and nodes go on
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()
         return {key: value if isinstance(value, str | int | float) else str(value) for key, value in known.items()}
@@ -247,7 +263,7 @@ def _first_that_fits(
     asked = set(cast(Mapping[str, object], given))
     for last, candidate in ((one is candidates[-1], one) for one in candidates):
         algorithm = registry.resolve(candidate)
-        unused = sorted(asked & algorithm.unused_settings)
+        unused = sorted(asked & (algorithm.unused_settings | (OF_SOME.keys() - algorithm.own_settings)))
         if unused and not last:
             continue
         require(not unused, lambda names=unused, by=algorithm.name: _no_meaning(names[0], by))  # type: ignore[misc]

@@ -19,8 +19,8 @@ from fedmc.problem import subproblem
 from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
-POWER = 16  # sends a maximum as a sum: (sum x^16)^(1/16) exceeds max x by at most a factor of p^(1/16)
-LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_low", "L_high")
+POWER = 32  # sends a maximum as a sum: (sum x^32)^(1/32) exceeds max x by at most a factor of p^(1/32)
+LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_low", "U_high", "W_high", "pulls_high")
 
 
 class Convergence(NamedTuple):
@@ -89,7 +89,7 @@ def common_parts(shard: Shard, broadcast: Broadcast, point: Point) -> dict[str, 
             "L_U_high": np.float64(L_U) ** POWER,
             "L_U_low": np.float64(L_U) ** -POWER,
             "L_V_low": np.float64(L_W) ** -POWER,
-            "L_high": np.float64(_cross_lipschitz(problem, U, W)) ** POWER,
+            **{name: np.float64(size) ** POWER for name, size in _sizes(problem, U, W).items()},
         }
 
 
@@ -106,8 +106,25 @@ def convergence(
     return Convergence(lagrangian, primal, dual, stationarity)
 
 
-def _cross_lipschitz(problem: Problem, U: Array, W: Array) -> float:
-    """A Lipschitz constant of grad_V f(., W) near U: curvature ||U|| ||W|| + ||P(UW - M)||, in Frobenius norms."""
+def _sizes(problem: Problem, U: Array, W: Array) -> dict[str, float]:
+    """The Frobenius norms of which `cross_lipschitz` makes L; U and W each with the root of the loss's curvature."""
     scores, ratings = subproblem.scores(problem, W, U)
-    pulls = problem.loss.gradient(scores, ratings)
-    return float(problem.loss.curvature * np.linalg.norm(U) * np.linalg.norm(W) + np.linalg.norm(pulls))
+    root, pulls = np.sqrt(problem.loss.curvature), problem.loss.gradient(scores, ratings)
+    return {
+        "U_high": float(root * np.linalg.norm(U)),
+        "W_high": float(root * np.linalg.norm(W)),
+        "pulls_high": float(np.linalg.norm(pulls)),
+    }
+
+
+def cross_lipschitz(U: float, W: float, pulls: float) -> float:
+    """The L of the theorem, from norms that are largest over all clients and rounds: ||U|| ||W|| + ||pulls||.
+
+    With g the loss's derivative (the pulls) and c its curvature, for any U, X and W
+
+        || grad_V f(U, W) - grad_V f(X, W) ||  =  || (U - X)' g(UW) + X' (g(UW) - g(XW)) ||
+                                              <=  ( ||g(UW)|| + c ||X|| ||W|| ) ||U - X||
+
+    The proof needs it for U = U^{k+1}, X = U^k and W = W^{k+1}: norms of different rounds, so each has its own maximum.
+    """
+    return U * W + pulls

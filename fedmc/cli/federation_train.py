@@ -28,7 +28,7 @@ from fedmc.federation.setup.layout import ServerConfig, load_server
 from fedmc.federation.wire import RUN, portable
 from fedmc.privacy.secagg.rules import cohort_for
 from fedmc.training import warm
-from fedmc.training.aggregation import is_masked
+from fedmc.training.aggregation import check_everybody, is_masked
 from fedmc.training.sampling import sampler_of
 from fedmc.training.side import used_by
 
@@ -218,6 +218,7 @@ def _check_settings(settings: Settings, organisations: int, rounds: int) -> None
     measured = "measure" in settings.privacy.tasks or not settings.ranking
     require(measured, f"with privacy={settings.privacy.mode!r} nodes send no measurements: leave out --ranking")
     settings.privacy.check_run(organisations, settings.active, rounds, full=False)
+    check_everybody(settings, simulated=False)
     if settings.privacy.failures_tell:
         limits.check_settings(settings)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from typer import Option
 
@@ -35,6 +35,21 @@ class Solver(Group):
     method: options.Method = None
     loss: options.Loss = None
     sampler: options.Sampler = None
+    empty_rounds: Annotated[
+        Literal["server-step", "skip"] | None,
+        Option(
+            help="With FedMC-ADMM: what the server does in a round that nobody takes part in: its step, as in the "
+            "paper, or nothing.",
+            show_default="server-step",
+        ),
+    ] = None
+    update_users: Annotated[
+        Literal["drawn", "all"] | None,
+        Option(
+            help="With fedmavg: whose U a round updates: that of the sampled clients, or of all, as in the paper.",
+            show_default="drawn",
+        ),
+    ] = None
     normalise: options.Normalise = None
     implicit: options.Implicit = None
     dtype: options.Dtype = "float64"
@@ -151,6 +166,26 @@ class Events(Group):
         named = "confidence_scale" if self.confidence_scale is not None else next(iter(self.settings()), None)
         flags = {"weights": "event-weights", "recency": "no-recency"}
         return named and f"--{flags.get(named, named.replace('_', '-'))}"
+
+
+@dataclass(frozen=True)
+class Reporting(Group):
+    """Options for the report of a run."""
+
+    report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False
+    title: Annotated[str | None, Option(help="Title of the report.", show_default="the name of the data set")] = None
+    baselines: Annotated[
+        bool,
+        Option(
+            "--baselines",
+            help="Also train each client alone (at most 50 of them), and the same model on all data in one place, to "
+            "compare with. Takes longer than the run.",
+        ),
+    ] = False
+
+    def settings(self) -> dict[str, str]:
+        """The title, for settings.toml."""
+        return {} if self.title is None else {"title": self.title}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ PARTITIONS = "uniform, one-user, dirichlet:A, power:A, file:PATH or column:NAME"
 SPLITS = "a share such as 0.2 (random:0.2 means the same), share:S of each user, last:K, leave:K or date:YYYY-MM-DD"
 
 PrivacyMode = Literal["plain", "secagg", "dp", "dp+secagg"]
-UpdateName = Literal["linearised", "exact", "curvature"]
+UpdateName = Literal["linearised", "explicit", "exact", "curvature"]
 
 # The source and how it is read.
 Source = Annotated[
@@ -203,7 +203,9 @@ Update = Annotated[
 Sampler = Annotated[
     str | None,
     Option(
-        help="How clients are sampled: uniform, coins, groups, passes or a plug-in's name.", show_default="the preset's"
+        help="How clients are sampled: uniform, coins, groups, passes or a plug-in's name; coins:P1,P2,... with a "
+        "probability for each client (0.5x2,0.1x8 for ten); doubly-uniform:5=0.7,20=0.3, a round of 5 or of 20.",
+        show_default="the preset's",
     ),
 ]
 Normalise = Annotated[

@@ -56,9 +56,12 @@ def staged(
     On failure it is removed, unless `keep` returns true for it.
     """
     check_target(path, overwrite, is_ours, kind)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = free(path.with_name(path.name + ".part"))
-    staging.mkdir()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = free(path.with_name(path.name + ".part"))
+        staging.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot create the {kind} {path}: {error.strerror}; choose another place") from None
     try:
         yield staging
         check_target(path, overwrite, is_ours, kind)  # it may have been created in the meantime

@@ -102,6 +102,14 @@ def owners_given(users: Array, names: Mapping[object, object] | None, number: in
     return owners_from_names(cast(ArrayLike, [names[user] for user in users.tolist()]), len(users))
 
 
+def client_names(users: Array, names: Mapping[object, object] | None, owner: Array) -> list[object]:
+    """The clients' names in the order of their numbers; the numbers themselves if users were assigned at random."""
+    if names is None:
+        return list(range(int(owner.max()) + 1))
+    found = {int(number): names[user] for user, number in zip(users.tolist(), owner, strict=True)}
+    return [found[number] for number in sorted(found)]
+
+
 def with_new(table: Ratings, new: Ratings, merge: Merge) -> Ratings:
     """The ratings of both tables; of a pair that is in both, the new one counts, or the sum of both."""
     for side in ("users", "items"):

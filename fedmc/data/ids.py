@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmc.errors import DataError, require
+from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
 
 
 def as_ids(ids: ArrayLike, role: str) -> Array:
     """Ids as int64 if they are whole numbers, else as strings: types that a file without pickle can hold."""
-    array = np.atleast_1d(np.asarray(ids))
+    try:
+        array = np.atleast_1d(np.asarray(ids))
+    except ValueError:
+        raise DataError(f"{role} ids must be one-dimensional, got lists of different lengths within a list") from None
     require(array.ndim == 1, f"{role} ids must be one-dimensional, got shape {array.shape}", DataError)
     kind = array.dtype.kind
     if kind == "i" or (kind == "u" and array.max(initial=0) < 2**63):
@@ -37,6 +42,8 @@ def _object_ids(array: Array, role: str) -> Array:
     for place, value in enumerate(values):
         missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
         require(not missing, f"{role} id {place + 1} is missing: give every row one", DataError)
+        if not isinstance(value, Hashable):
+            raise DataError(f"{role} id {place + 1} must be a whole number or a text, got {quoted(value)}")
     texts = [str(value) for value in values]
     require(
         len(set(values)) == len(set(texts)),

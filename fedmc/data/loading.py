@@ -155,6 +155,12 @@ def _cells(X: object, least: int) -> tuple[Batch, tuple[int, int] | None]:
     if isinstance(X, tuple | list) and least <= len(X) <= 4:
         return batch_of(*X), None
     if isinstance(X, np.ndarray) and X.ndim == 2:
+        require(
+            X.dtype.kind in "biuf",
+            f"a 2-D array of ratings holds numbers, got {X.dtype}: convert it with X.astype(float); rows of "
+            "(user, item) ids come with their ratings, as in fit(X, y)",
+            DataError,
+        )
         rows, columns = np.nonzero(~np.isnan(X))
         return batch_of(rows, columns, X[rows, columns]), (X.shape[0], X.shape[1])
     raise DataError(

@@ -147,7 +147,9 @@ class Federation(NamedTuple):
     item_table: Features | None = None  # names, titles and values of the item features
     user_feature_names: tuple[str, ...] = ()
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
+    client_names: tuple[str, ...] = ()  # with a partition by column, in the order of the numbers
     new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
+    period: tuple[int, int] | None = None  # first and last time of all ratings or events, if times were read
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:
@@ -174,7 +176,11 @@ def owners_from_names(names: ArrayLike, users: int) -> Array:
     """Client numbers from one client name per user; clients are numbered in the sorted order of their names."""
     array = np.asarray(names)
     require(array.shape == (users,), f"name one client per user: got {array.shape}, expected ({users},)", DataError)
-    owner: Array = np.unique(array, return_inverse=True)[1]
+    try:
+        owner: Array = np.unique(array, return_inverse=True)[1]
+    except TypeError:
+        kinds = ", ".join(sorted({type(name).__name__ for name in array.tolist()}))
+        raise DataError(f"names of clients must be all numbers or all text, got {kinds}") from None
     return owner
 
 

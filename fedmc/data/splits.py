@@ -18,7 +18,7 @@ from fedmc.data.ids import places
 from fedmc.data.loading import as_ratings
 from fedmc.data.ratings import Ratings
 from fedmc.errors import DataError, InputError, require
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 HIDDEN = 0.2  # the share of a new user's items that is to be found, as in Liang et al. (2018)
 
@@ -52,7 +52,7 @@ def split(table: object, how: str | float = 0.2, seed: int = 0) -> tuple[Ratings
 
 def at_random(ratings: Ratings, share: float, seed: int) -> tuple[Ratings, Ratings]:
     """A random share of the ratings."""
-    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    whole("seed", seed, 0, MAX_SEED)
     require(0 <= share < 1, f"the share to split off must be at least 0 and below 1, got {share}")
     count = round(share * len(ratings))
     held_out = np.zeros(len(ratings), bool)
@@ -88,7 +88,7 @@ def new_users(ratings: Ratings, part: float, seed: int, hidden: float = HIDDEN) 
 
     Of these, a random share `hidden` of the items is to be found, and the others are known when they are folded in.
     """
-    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    whole("seed", seed, 0, MAX_SEED)
     require(0 < part < 1, f"the share of users to hold out must be above 0 and below 1, got {part}")
     count = round(part * len(ratings.users))
     bound = f"hold out at least 1 of {len(ratings.users):,} users and leave 1 to train on"
@@ -249,7 +249,7 @@ def _times(ratings: Ratings, name: str) -> Array:
 
 
 def _shuffled(ratings: Ratings, seed: int) -> Array:
-    require(seed >= 0, f"seed must be at least 0, got {seed}")
+    whole("seed", seed, 0, MAX_SEED)
     return np.random.default_rng(seed).permutation(len(ratings))
 
 

@@ -73,9 +73,10 @@ def top_of(scored: Iterable[Scored], users: int) -> Array:
 def ranking_at(engine: LocalEngine, broadcast: Broadcast, parts: Parts) -> Measured:
     """The metrics of a federation's model at the broadcast's V."""
     algorithm, states = broadcast.settings.make_algorithm(), zip(engine.shards, engine.states, strict=True)
-    fitted = ((shard, algorithm.users_at(shard, state, broadcast)) for shard, state in states)
+    asked = ((shard, state, engine.told(shard.client, broadcast)) for shard, state in states)
+    fitted = ((shard, algorithm.users_at(shard, state, own), own) for shard, state, own in asked)
     scored = (
-        Scored(shard.users, algorithm.prediction_users(shard, U, broadcast), broadcast.V, shard.by_user)
-        for shard, U in fitted
+        Scored(shard.users, algorithm.prediction_users(shard, U, own), broadcast.V, shard.by_user)
+        for shard, U, own in fitted
     )
     return ranking_of(top_of(scored, len(parts.train.users)), parts)

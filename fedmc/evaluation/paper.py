@@ -26,7 +26,8 @@ def rank_for(source: str) -> int:
 def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """FedMC-ADMM and FedMAvg with squared l2 of weight 1e-6, N = Q1 = Q2 = 10; and FedMC-ADMM with other betas.
 
-    FedMAvg runs twice: with consistent steps, and with those printed in the paper, which are p times smaller.
+    FedMAvg updates U of all clients in every round, as in the paper. It runs with consistent steps, with those printed
+    in the paper, which are p times smaller, and with U of the sampled clients only, as in all other methods.
     """
     spec = f"l2:{WEIGHT}"
     common: dict[str, object] = {
@@ -37,7 +38,12 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
         "inner_steps": 10,
     }
     ours = Case("FedMC-ADMM", "fedmc-paper", common | {"beta": beta})
-    theirs = Case("FedMAvg", "fedmavg", common), Case("FedMAvg, steps as printed", "fedmavg-printed", common)
+    everybody = common | {"update_users": "all"}
+    theirs = (
+        Case("FedMAvg", "fedmavg", everybody),
+        Case("FedMAvg, steps as printed", "fedmavg-printed", everybody),
+        Case("FedMAvg, U of sampled clients", "fedmavg", common),
+    )
     swept = tuple(Case(f"beta = {b:g}", "fedmc-paper", common | {"beta": b}) for b in BETAS if b != beta)
     pair, sweep = (ours.label, *(case.label for case in theirs)), (ours.label, *(case.label for case in swept))
     figures = (

@@ -5,6 +5,8 @@ They take the same arguments as the functions of the same name in `steps.py` and
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from fedmc.types import Array, Scalar
@@ -178,3 +180,26 @@ def prediction_variances(rows: Array, columns: Array, X: Array, CX: Array, Y: Ar
         x, y = np.append(X[i, :-1], 1), np.append(Y[j, :-1], 1)
         out[k] = y @ of_x @ y, x @ of_y @ x, np.sum(of_x[:-1, :-1] * of_y[:-1, :-1])
     return out
+
+
+def majorised_rows(
+    indptr: Array, indices: Array, pulls: Array, F: Array, Y: Array, D: Array, q: Array, l1: Array, lo: Array,
+    hi: Array, closed: bool,
+) -> Array:  # fmt: skip
+    """One step of `majorise` from Y, with the pulls at Y."""
+    out = np.empty_like(Y)
+    for row, y in enumerate(Y):
+        here = slice(indptr[row], indptr[row + 1])
+        f, diagonal = F[indices[here]], D[row % len(D)]
+        G, pull = f.T @ f, q[row] if len(q) else np.zeros_like(y)
+        out[row] = minimise(G + np.diag(diagonal), G @ y - f.T @ pulls[here] + pull, y, l1, 0 * l1, lo, hi, closed)
+    return out
+
+
+def predictions(indptr: Array, indices: Array, F: Array, X: Array) -> Array:
+    return np.einsum("kr,kr->k", np.repeat(X, np.diff(indptr), axis=0), F[indices])
+
+
+def pulled(indptr: Array, indices: Array, pulls: Array, F: Array) -> Array:
+    lines = [slice(*pair) for pair in pairwise(indptr)]
+    return np.array([pulls[here] @ F[indices[here]] for here in lines])

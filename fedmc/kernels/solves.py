@@ -38,17 +38,24 @@ def _add_line(A: Array, source: int, target: int, weight: Scalar, start: int) ->
 
 
 @inlined
-def cholesky_solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
-    """x = A^-1 b by Cholesky, on and right of the diagonal; a coordinate with a vanishing pivot is set to 0."""
+def factorise(A: Array, size: int, tiny: Scalar) -> None:
+    """A <- R with A = R'R, on and right of the diagonal; a vanishing pivot makes its line 0."""
     step = lanes(A)
-    x[:] = 0
     for c in range(size):
         pivot = A[c, c]
-        root = x.dtype.type(0) if pivot <= tiny else x.dtype.type(1) / np.sqrt(pivot)  # NaN stays NaN
+        root = A.dtype.type(0) if pivot <= tiny else A.dtype.type(1) / np.sqrt(pivot)  # NaN stays NaN
         for k in range(c // step * step, A.shape[1], step):
             store(A, (c, k), times(splat(root), load(A, (c, k))))
         for a in range(c + 1, size):
             _add_line(A, c, a, -A[c, a], a)
+
+
+@inlined
+def cholesky_solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
+    """x = A^-1 b by Cholesky, on and right of the diagonal; a coordinate with a vanishing pivot is set to 0."""
+    step = lanes(A)
+    x[:] = 0
+    factorise(A, size, tiny)
     for c in range(size - 1, -1, -1):
         sum = splat(x.dtype.type(0))
         for k in range(c // step * step, A.shape[1], step):
@@ -61,16 +68,25 @@ def cholesky_solve(A: Array, size: int, x: Array, tiny: Scalar) -> None:
 def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tolerance: Scalar) -> None:
     """x <- argmin 1/2 x'A x - b'x + l1|x| within the bounds, by coordinate descent from x.
 
-    Line `size` of A is working space: the residual b - A x.
+    Line `size` of A is working space.
     """
     for a in range(size):
         A[size, a] = A[a, size]
     for a in range(size):
         _add_line(A, a, size, -x[a], 0)
+    coordinate_descent(A, size, x, A[size], l1, lo, hi, tolerance)
+
+
+@inlined
+def coordinate_descent(
+    A: Array, size: int, x: Array, rest: Array, l1: Array, lo: Array, hi: Array, tolerance: Scalar
+) -> None:
+    """x <- argmin 1/2 x'A x - b'x + l1|x| within the bounds, from x with the residual `rest` = b - A x."""
+    step = lanes(A)
     for _ in range(MAX_SWEEPS):
         moved = largest = x.dtype.type(0)
         for a in range(size):
-            z = A[size, a] + A[a, a] * x[a]
+            z = rest[a] + A[a, a] * x[a]
             if z > l1[a]:
                 z -= l1[a]
             elif z < -l1[a]:
@@ -79,7 +95,9 @@ def _descend(A: Array, size: int, x: Array, l1: Array, lo: Array, hi: Array, tol
                 z *= x.dtype.type(0)  # NaN stays NaN
             z = min(max(z / A[a, a] if A[a, a] > 0 else x.dtype.type(0), lo[a]), hi[a])
             change = z - x[a]
-            _add_line(A, a, size, -change, 0)
+            factor = splat(-change)
+            for c in range(0, A.shape[1], step):
+                store(rest, c, fma(factor, load(A, (a, c)), load(rest, c)))
             x[a] = z
             moved, largest = max(moved, abs(change)), max(largest, abs(z))
         if not moved > tolerance * max(largest, x.dtype.type(1)):

@@ -8,14 +8,14 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedmc.algorithms.gaussians import Hyper, Prior
 from fedmc.algorithms.posterior import GRID, KnownDays, Posterior
 from fedmc.data.ids import ascending
-from fedmc.errors import DataError, ModelFileError, require
+from fedmc.errors import DataError, InputError, ModelFileError, quoted, require
 from fedmc.types import MAX_NUMBER, Array
 
 FORMAT, VERSION = "fedmc-model", 2  # 2 adds posteriors; models without one are written as 1
@@ -45,18 +45,33 @@ _DAMAGE = (
 
 def write(path: str | Path, arrays: dict[str, Array], about: dict[str, Any], posterior: Posterior | None) -> None:
     """Write arrays, other facts and the posterior, if there is one."""
-    path = Path(path)
+    path = _place(path)
     partial = path.with_name(path.name + ".part")
     version = 1 if posterior is None else VERSION
     content: dict[str, Any] = {"format": np.array(FORMAT), "version": np.array(version)}
     content |= {"about": np.array(json.dumps(about))} | arrays
-    with open(partial, "wb") as file:
-        np.savez(file, **(content if posterior is None else content | posterior_arrays(posterior)))
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as file:
+            np.savez(file, **(content if posterior is None else content | posterior_arrays(posterior)))
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"cannot write the model to {path}: {error.strerror}; choose another file") from None
+
+
+def _place(path: object) -> Path:
+    """Where to write a file, checked before any work."""
+    good = isinstance(path, str | os.PathLike) and str(path) and "\0" not in str(path)
+    require(bool(good), f"the model's file must be a path such as 'model.npz', got {quoted(path)}")
+    place = Path(cast(str, path))
+    require(not place.is_dir(), f"{place} is a folder: name a file in it, such as {place / 'model.npz'}")
+    folder = place.parent
+    require(folder.is_dir(), f"there is no folder {folder} to save the model in: create it first (mkdir -p {folder})")
+    return place
 
 
 def read(path: str | Path) -> dict[str, Array]:
     """The arrays of a model file."""
+    require(isinstance(path, str | os.PathLike), f"a model file is named by its path, got {quoted(path)}")
     require(Path(path).is_file(), f"there is no model file {path}", ModelFileError)
     try:
         with open(path, "rb") as file:

@@ -12,7 +12,7 @@ from scipy import sparse
 from fedmc.data.ids import places
 from fedmc.data.ratings import Ratings, as_ids
 from fedmc.data.recency import later_of
-from fedmc.errors import InputError
+from fedmc.errors import InputError, quoted, require
 from fedmc.types import Array, DType
 
 Unknown = Literal["refuse", "prior"]
@@ -57,6 +57,8 @@ def later_onto_catalogue(items: Array, ratings: Ratings) -> Array | None:
 
 def onto_catalogue(items: Array, ratings: Ratings, dtype: DType) -> sparse.csr_array:
     """The ratings as a matrix whose columns are these items."""
+    cure = "make one with Ratings.from_arrays(users, items, ratings)"
+    require(isinstance(ratings, Ratings), lambda: f"new users come as Ratings, got {quoted(ratings)}: {cure}")
     columns = find_ids(items, ratings.items, "item")
     entries = ratings.matrix.tocoo()
     shape = len(ratings.users), len(items)

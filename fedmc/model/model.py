@@ -24,7 +24,7 @@ from fedmc.model.of_items import OfItems
 from fedmc.problem.ranking import CUTOFFS, Ranking
 from fedmc.problem.scaling import Scaling
 from fedmc.problem.subproblem import Problem
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 CAUTION = 0.9  # a cautious score is below the expected rating with this probability
 
@@ -149,7 +149,7 @@ class Model(OfItems):
 
         Case and accents do not count. Beginnings and parts of words match too, after whole words.
         """
-        require(n >= 1, f"n must be at least 1, got {n}")
+        whole("n", n, 1, MAX_SEED)
         columns = self._title_index.search(text)[:n]
         return self.items[columns], texts.needed(self.titles)[columns]
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from fedmc.errors import InputError, require
 from fedmc.kernels.ranking import NONE, Candidates, arranged, search
 from fedmc.problem.ranking import Popularity, Ranking, means_of, sums_of
-from fedmc.types import Array
+from fedmc.types import MAX_SEED, Array, whole
 
 
 def best(
@@ -22,8 +22,7 @@ def best(
     Items in `seen` are left out, and those that are not `allowed`. `spread` is subtracted from the scores.
     `candidates` are all items of V, if they are arranged already.
     """
-    require(n >= 1, f"n must be at least 1, got {n}")
-    n = min(n, len(V))
+    n = min(whole("n", n, 1, MAX_SEED), len(V))
     if seen is None:
         seen = sparse.csr_array((len(U), len(V)), dtype=np.int8)
     if spread is None:

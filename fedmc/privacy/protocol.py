@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Protocol, get_args
 
+from fedmc.errors import InputError, quoted
+
 ModeName = Literal["plain", "secagg", "dp", "dp+secagg"]
 MODES: tuple[str, ...] = get_args(ModeName)
 MIN_COHORT = 8  # honest members of a cohort, by default: docs/explanation/privacy.md
@@ -68,3 +70,9 @@ class Privacy(Protocol):
     def words(self) -> dict[str, Word]:
         """The mode's name and parameters, as they are written to files and sent to nodes."""
         ...
+
+
+def check_kind(given: object) -> None:
+    """Refuse what is neither a mode nor the name of one."""
+    if not (isinstance(given, str) or hasattr(given, "mode")):
+        raise InputError(f"privacy must be a mode or a name, got {quoted(given)}: the default is 'plain'")

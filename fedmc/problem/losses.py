@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedmc.errors import InputError, require, unknown
+from fedmc.errors import InputError, quoted, require, unknown
 from fedmc.problem import plugins
 from fedmc.types import MAX_NUMBER, MIN_POSITIVE, Array, number
 
@@ -113,6 +113,17 @@ def parse(spec: str) -> Loss:
     except ValueError:
         raise InputError(f"loss {spec!r}: {number!r} is not a number") from None
     return Huber(delta)
+
+
+def check(loss: object) -> None:
+    """Refuse a loss of one's own that lacks a part, or whose parts do not fit together."""
+    parts = "value, gradient, curvature and link"
+    if not isinstance(loss, Loss):
+        raise InputError(f"a loss needs {parts}, got {quoted(loss)}")
+    number("the curvature of a loss, a bound on its second derivative,", loss.curvature, MIN_POSITIVE, MAX_NUMBER)
+    x = np.array([0.25, 0.75])
+    shape = np.shape(loss.gradient(x, x[::-1].copy()))
+    require(shape == x.shape, f"a loss's gradient(x, m) must have the shape of x, {x.shape}, got {shape}")
 
 
 def _installed(spec: str, name: str) -> Loss:

@@ -1,76 +1,82 @@
-"""Majorise-minimise: any smooth loss through the exact solves of the square loss.
+"""Majorise-minimise: any smooth loss through quadratic problems that the compiled kernels solve.
 
 The second derivative of a loss is at most its `curvature` c. So around predictions x the quadratic
 
     c/2 (z - t)^2,     t = x - gradient(x, m) / c
 
 lies above the loss and touches it at x, up to a constant. To minimise it over a row is a problem with the square loss,
-the targets t for ratings and the penalty divided by c, which the compiled kernels solve exactly. Repeated, this is
-proximal gradient descent in the metric of the row's own Gram matrix. Its rate does not depend on how the item factors
-are scaled or correlated, only on how far the loss is from its quadratic; Nesterov's momentum, started again wherever
-it overshoots, takes the square root of that. The square loss is its own quadratic: one step.
+the targets t for ratings and the penalty divided by c. Repeated, this is proximal gradient descent in the metric of the
+row's own Gram matrix. Its rate does not depend on how the item factors are scaled or correlated, only on how far the
+loss is from its quadratic; Nesterov's momentum, started again wherever it overshoots, takes the square root of that.
+The square loss is its own quadratic: one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy import sparse
 
+from fedmc.kernels import majorise, passes
+from fedmc.kernels.majorise import Iterates, Quadratics
 from fedmc.problem.losses import Loss
+from fedmc.problem.penalties import Coefficients, Coupling
 from fedmc.types import Array
 
 MAX_STEPS = 1000
-Solve = Callable[[sparse.csr_array, Array, Array], Array]
-"""(targets, which rows, their start) -> the minimiser of 1/2 sum (z - t)^2 + penalty / c of these rows."""
+BYTES = 2**22  # of the Gram matrices that are kept between steps
 
 
 def minimise(
-    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, solve: Solve, tolerance: float, *, coupled: bool = False
-) -> Array:
-    """The minimiser over the rows X of loss(X F', matrix) + penalty, down to a relative step of `tolerance`.
-
-    Rows end on their own, unless they are `coupled` by the penalty.
-    """
-    out = X.copy()
-    if coupled:
-        return _descend(matrix, loss, F, out, np.arange(len(X)), solve, tolerance)[0]
-    rows, left = np.arange(len(X)), MAX_STEPS
-    while len(rows) and left > 0:  # with the rows that have not ended yet, as soon as half of them have
-        found, moving, taken = _descend(matrix[rows], loss, F, out[rows], rows, solve, tolerance, steps=left)
-        out[rows] = found
-        rows, left = rows[moving], left - taken
+    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, numbers: Coefficients, coupling: Coupling | None,
+    tolerance: float,
+) -> Array:  # fmt: skip
+    """The minimiser over the rows X of loss(X F', matrix) + penalty, each down to a relative step of `tolerance`."""
+    out, free = X.copy(), numbers.free
+    out[:, numbers.fixed] = numbers.values[numbers.fixed]
+    quadratics = _quadratics(F, numbers, coupling, loss.curvature, len(X))
+    together = max(1, BYTES // (quadratics.F.shape[1] ** 2 * F.itemsize))
+    for first in range(0, len(X), together):
+        block = slice(first, first + together)
+        D, q = quadratics.D, quadratics.q
+        part = quadratics._replace(q=q[block], D=D[block] if len(D) > 1 else D)
+        out[block, free] = _fit(matrix[block], loss, F, out[block], free, part, tolerance)[:, : len(free)]
     return out
 
 
-def _descend(
-    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, rows: Array, solve: Solve, tolerance: float, *,
-    steps: int | None = None,
-) -> tuple[Array, Array, int]:  # fmt: skip
-    """Steps until half of the rows have ended, or all without `steps`: (X, which still move, how many steps)."""
-    coupled, taken = steps is None, 0
-    of_row = np.repeat(np.arange(len(X)), np.diff(matrix.indptr))
-    features, Y, curvature = F[matrix.indices], X, loss.curvature
-    at_X = at_Y = np.einsum("kr,kr->k", X[of_row], features)
-    momentum, moving = np.ones(len(X)), np.ones(len(X), bool)
-    while taken < (MAX_STEPS if steps is None else steps):
-        taken += 1
-        targets = (at_Y - loss.gradient(at_Y, matrix.data) / curvature).astype(X.dtype, copy=False)
-        fitted = sparse.csr_array((targets, matrix.indices, matrix.indptr), shape=matrix.shape)
-        new = np.asarray(solve(fitted, rows, Y), X.dtype)
-        at_new = np.einsum("kr,kr->k", new[of_row], features)
-        overshot = np.bincount(of_row, (at_Y - at_new) * (at_new - at_X), minlength=len(X))
-        move, size = np.square(new - X).sum(axis=1), np.square(new).sum(axis=1)
-        if coupled:
-            overshot[:], move[:], size[:] = overshot.sum(), move.sum(), size.sum()
-        moving = move > tolerance**2 * np.maximum(size, 1e-24)  # a NaN has ended
-        momentum[overshot > 0] = 1
-        after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        further, momentum = ((momentum - 1) / after).astype(X.dtype), after
-        Y = new + further[:, None] * (new - X)
-        at_Y = at_new + further[of_row] * (at_new - at_X)
-        X, at_X = new, at_new
-        if not moving.any() or (not coupled and 2 * np.count_nonzero(moving) <= len(X)):
+def _quadratics(F: Array, numbers: Coefficients, coupling: Coupling | None, c: float, rows: int) -> Quadratics:
+    """Penalty and coupling, divided by the curvature."""
+    free, dtype = numbers.free, F.dtype
+    l1, l2, lo, hi = numbers.of_free(dtype)
+    D, q = np.zeros((1, len(free))) + l2 / c, np.zeros((0, len(free)))
+    if coupling is not None:
+        rho = np.broadcast_to(coupling.rho, (rows if np.ndim(coupling.rho) == 2 else 1, F.shape[1]))[:, free] / c
+        D, q = D + rho, rho * np.asarray(coupling.anchor)[:, free]
+    few = len(free) // 2 if numbers.closed and D.size and D.min() > 0 else -1
+    D, q = (passes.lines(np.asarray(one, dtype)) for one in (D, q))
+    A, l1 = np.empty((0, 0, 0), dtype), (l1 / c).astype(dtype)
+    return Quadratics(passes.lines(F, free), D, q, l1, lo, hi, len(free), few, numbers.closed, A)
+
+
+def _fit(
+    matrix: sparse.csr_array, loss: Loss, F: Array, X: Array, free: Array, quadratics: Quadratics, tolerance: float
+) -> Array:
+    """Steps until all rows have ended; those that have are left out as soon as they are half of the rest."""
+    indptr, indices, m, c = matrix.indptr, matrix.indices, matrix.data, loss.curvature
+    quadratics = majorise.factorised(indptr, indices, quadratics)
+    at_X, start = passes.predictions(indptr, indices, F, X), passes.lines(X, free)
+    at_Y = at_X.copy()
+    iterates = Iterates(start, start.copy(), np.ones(len(X)), np.ones(len(X), np.bool_))
+    rows = np.arange(len(X))
+    for _ in range(MAX_STEPS):
+        pulls = np.asarray(loss.gradient(at_Y, m) / c, X.dtype)
+        majorise.step(rows, indptr, indices, pulls, at_X, at_Y, quadratics, iterates, tolerance)
+        moving = iterates.moving[rows]
+        if not moving.any():
             break
-    return X, moving, taken
+        if 2 * np.count_nonzero(moving) <= len(rows):
+            lengths = np.diff(indptr)
+            kept = np.repeat(moving, lengths)
+            indices, m, at_X, at_Y = indices[kept], m[kept], at_X[kept], at_Y[kept]
+            rows = rows[moving]
+            indptr = np.concatenate([[0], np.cumsum(lengths[moving])]).astype(indptr.dtype)
+    return iterates.X

@@ -44,7 +44,6 @@ __all__ = [
     "Scalable",
     "Separable",
     "Step",
-    "Weighted",
     "box",
     "coefficients",
     "elastic_net",
@@ -103,20 +102,6 @@ class GroupL2:
 
     def __mul__(self, weight: float) -> GroupL2:
         return GroupL2(self.weight * weight)
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """weight R(X) for any penalty R, also one that cannot be multiplied itself."""
-
-    penalty: Penalty
-    weight: float
-
-    def value(self, X: Array) -> float:
-        return self.weight * self.penalty.value(X)
-
-    def prox(self, Z: Array, step: Step) -> Array:
-        return self.penalty.prox(Z, step * self.weight)
 
 
 @dataclass(frozen=True)

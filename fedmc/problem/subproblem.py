@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedmc.kernels import solves, steps
+from fedmc.kernels import passes, solves, steps
 from fedmc.kernels.gram import ScaledRatings
 from fedmc.problem import majorise
 from fedmc.problem.losses import Loss, Square
-from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, Weighted, coefficients
+from fedmc.problem.penalties import Coefficients, Coupling, Penalty, Step, coefficients
 from fedmc.problem.scaling import Scaling
 from fedmc.types import Array, DType
 
@@ -38,8 +38,8 @@ def raw(problem: Problem) -> ScaledRatings:
 
 def scores(problem: Problem, F: Array, X: Array) -> tuple[Array, Array]:
     """Predictions and scaled ratings of all stored entries."""
-    rows = np.repeat(np.arange(problem.matrix.shape[0]), np.diff(problem.matrix.indptr))
-    return scores_at(problem, F, X, rows, slice(None))
+    matrix, (mean, scale) = problem.matrix, problem.scaling
+    return passes.predictions(matrix.indptr, matrix.indices, F, X), (matrix.data - mean) / scale
 
 
 def scores_at(problem: Problem, F: Array, X: Array, rows: Array, chosen: slice) -> tuple[Array, Array]:
@@ -75,7 +75,7 @@ def gradient(problem: Problem, F: Array, X: Array) -> Array:
         return steps.gradient_rows(*raw(problem), F, X)
     pulls = problem.loss.gradient(*scores(problem, F, X)).astype(X.dtype, copy=False)
     matrix = problem.matrix
-    return np.asarray(sparse.csr_array((pulls, matrix.indices, matrix.indptr), shape=matrix.shape) @ F, X.dtype)
+    return passes.pulled(matrix.indptr, matrix.indices, pulls, F)
 
 
 def lipschitz(F: Array, loss: Loss) -> float:
@@ -156,45 +156,25 @@ def minimise(
     A coupling needs a separable penalty.
     """
     numbers = coefficients(penalty, X.shape[1])
+    if numbers is None:
+        return _accelerated(problem, F, X, penalty, tolerance)
     if isinstance(problem.loss, Square):
-        if numbers is None:
-            return _accelerated(problem, F, X, penalty, tolerance)
         return exact(problem, F, X, numbers, coupling)
     matrix, (mean, scale) = problem.matrix, problem.scaling
     scaled = sparse.csr_array(((matrix.data - mean) / scale, matrix.indices, matrix.indptr), shape=matrix.shape)
-    c = problem.loss.curvature
-    lighter = Weighted(penalty, 1 / c) if numbers is None else _lighter(numbers, c)
-
-    def solve(targets: sparse.csr_array, rows: Array, start: Array) -> Array:
-        squares = Problem(targets, Square(), Scaling())
-        if isinstance(lighter, Weighted):
-            return _accelerated(squares, F, start, lighter, tolerance)
-        return exact(squares, F, start, lighter, coupling and _of_rows(coupling, rows, c))
-
-    return majorise.minimise(scaled, problem.loss, F, X, solve, tolerance, coupled=numbers is None)
-
-
-def _lighter(numbers: Coefficients, c: float) -> Coefficients:
-    """A separable penalty divided by c."""
-    return Coefficients(numbers.l1 / c, numbers.l2 / c, numbers.lo, numbers.hi)
-
-
-def _of_rows(coupling: Coupling, rows: Array, c: float) -> Coupling:
-    """The coupling of these rows, divided by c."""
-    rho = np.asarray(coupling.rho) / c
-    return Coupling(rho[rows] if rho.ndim == 2 and len(rho) > 1 else rho, np.asarray(coupling.anchor)[rows])
+    return majorise.minimise(scaled, problem.loss, F, X, numbers, coupling, tolerance)
 
 
 def _accelerated(problem: Problem, F: Array, X: Array, penalty: Penalty, tolerance: float) -> Array:
-    """Accelerated proximal gradient on the rows' Gram matrices, with a restart whenever it overshoots."""
-    width = X.shape[1]
+    """Accelerated proximal gradient, restarted whenever it overshoots; the square loss needs Gram matrices only."""
+    width, square = X.shape[1], isinstance(problem.loss, Square)
     G, b = unpacked(solves.packed_grams(*raw(problem), F, np.zeros(width, F.dtype), np.arange(width)))
     if not np.isfinite(G).all():
         return np.full_like(X, np.nan)
-    step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()), 1e-12)
+    step = 1 / max(float(np.linalg.eigvalsh(G)[:, -1].max()) * problem.loss.curvature, 1e-12)
     Y, momentum = X, 1.0
     for _ in range(5000):
-        slope = np.einsum("tab,tb->ta", G, Y) - b
+        slope = np.einsum("tab,tb->ta", G, Y) - b if square else gradient(problem, F, Y)
         new = np.asarray(penalty.prox(Y - step * slope, step), X.dtype)
         move = new - X
         if np.vdot(Y - new, move) > 0:

@@ -41,3 +41,10 @@ def check_run(settings: Settings, clients: int, rounds: int | None, full: bool) 
         algorithm.theory is not None or not full,
         f"full diagnostics exist for FedMC only, not for {algorithm}: leave them out",
     )
+
+
+def check_everybody(settings: Settings, simulated: bool) -> None:
+    """Refuse to update the users of clients that are not drawn where such clients are not asked for anything."""
+    plain = simulated and not aggregation_of(settings.privacy).masked
+    cure = "in a federation and under secure aggregation, only clients that are drawn are asked: leave it out"
+    require(settings.update_users == "drawn" or plain, f"update_users='all' needs a simulation in plain mode: {cure}")

@@ -10,7 +10,7 @@ from fedmc.algorithms.measures import measures_of
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import ServerState
-from fedmc.algorithms.theory import LIPSCHITZ, POWER
+from fedmc.algorithms.theory import LIPSCHITZ, POWER, cross_lipschitz
 from fedmc.errors import UnmeasuredError
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import sampler_of
@@ -42,9 +42,10 @@ class Certificate:
 
         beta > max{ 8 N L^2 / (p L_V),  8 (8 + N) L_U'^2 / (p_min p L_U) }
 
-    L_V and L_U are lower bounds, L and L_U' upper bounds. The paper writes min, but its proof needs both brackets to be
-    positive, so the condition uses max. It covers the linearised update with one beta, and draws that do not depend on
-    the past; otherwise the threshold is still reported, but nothing is certified.
+    L_V and L_U are lower bounds, L and L_U' upper bounds; L also pairs U of one round with W of the next
+    (`theory.cross_lipschitz`). The paper writes min, but its proof needs both brackets to be positive, so the condition
+    uses max. It covers the linearised update with one beta, and draws that do not depend on the past; otherwise the
+    threshold is still reported, but nothing is certified.
     """
 
     def __init__(self, settings: Settings, clients: int) -> None:
@@ -52,20 +53,18 @@ class Certificate:
         self.covered = theory is not None and theory.covers(settings) and getattr(sampler, "independent", True)
         self.p_min = float(sampler.probabilities(clients).min())
         self.settings, self.clients = settings, clients
-        self.L = self.L_U_high = 0.0
-        self.L_U_low = self.L_V_low = np.inf
+        self.seen = dict.fromkeys(LIPSCHITZ, 0.0)  # maxima; of L_U_low and L_V_low, those of 1 / L
 
     def update(self, sums: Sums) -> tuple[float, bool]:
         """Add a round's constants: (the threshold, whether the theorem applies and beta is above the threshold)."""
-        high = {name: sums.number(name) ** (1 / POWER) for name in LIPSCHITZ}
-        if not all(0 < value < np.inf for value in high.values()):
-            return np.inf, False
-        self.L, self.L_U_high = max(self.L, high["L_high"]), max(self.L_U_high, high["L_U_high"])
-        self.L_U_low = min(self.L_U_low, 1 / high["L_U_low"])
-        self.L_V_low = min(self.L_V_low, 1 / high["L_V_low"])
-        N, p = self.settings.inner_steps, self.clients
-        users = 8 * N * self.L**2 / (p * self.L_V_low)
-        items = 8 * (8 + N) * self.L_U_high**2 / (self.p_min * p * self.L_U_low)
+        for name, before in self.seen.items():
+            largest = sums.number(name) ** (1 / POWER)
+            measured = largest < np.inf and (largest > 0 or name == "pulls_high")  # neither overflow nor underflow
+            self.seen[name] = max(before, largest) if measured else np.inf
+        found, N, p = self.seen, self.settings.inner_steps, self.clients
+        L = cross_lipschitz(found["U_high"], found["W_high"], found["pulls_high"])
+        users = 8 * N * L**2 / p * found["L_V_low"]
+        items = 8 * (8 + N) * found["L_U_high"] ** 2 / (self.p_min * p) * found["L_U_low"]
         needed = max(users, items)
         return needed, bool(self.covered and float(self.settings.beta) > needed)
 

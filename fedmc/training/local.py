@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence, Sequence, Set
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 from fedmc.algorithms.client import can_batch, respond_together
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
+from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
@@ -24,13 +25,15 @@ BATCH = 200_000  # ratings of a batch of small clients that are updated together
 class LocalEngine:
     """The clients' shards and states; replies are added in the order of the client numbers.
 
-    With `spill`, the states are kept in this folder instead of in memory.
+    With `spill`, the states are kept in this folder instead of in memory. `objectives` are those of single clients.
     """
 
     def __init__(
-        self, shards: Sequence[Shard], spill: str | Path | None = None, item_features: Array | None = None
-    ) -> None:
+        self, shards: Sequence[Shard], spill: str | Path | None = None, item_features: Array | None = None,
+        objectives: Mapping[int, Objective] | None = None,
+    ) -> None:  # fmt: skip
         self.shards, self.item_features = list(shards), item_features
+        self._own = {client: OwnObjective(one) for client, one in (objectives or {}).items()}
         self.states: MutableSequence[State | None] = [None] * len(self.shards)
         if spill is not None:
             self.states = SpilledStates(spill, len(self.shards))
@@ -73,18 +76,25 @@ class LocalEngine:
         self._keep(broadcast, pending)
         return replace(total, received=len(clients) * broadcast.nbytes)
 
+    def told(self, client: int, broadcast: Broadcast) -> Broadcast:
+        """A broadcast as this client answers it, with its own penalty and loss if it has any."""
+        own = self._own.get(client)
+        return broadcast if own is None else own.of(broadcast)
+
     def _replies(
         self, broadcast: Broadcast, clients: list[int], aggregation: Aggregation, pending: dict[int, State | None]
     ) -> Iterator[tuple[int, Sums]]:
         """The reply of each client or batch of clients; their new states go to `pending`."""
         together = aggregation.can_batch()
-        groups = self._batches(clients) if together and can_batch(broadcast) else [[client] for client in clients]
+        alike = together and not self._own and can_batch(broadcast)
+        groups = self._batches(clients) if alike else [[client] for client in clients]
         efforts = [sum(self.shards[k].by_user.nnz for k in group) * _effort(broadcast) for group in groups]
 
         def update(group: list[int]) -> tuple[Sequence[State | None], Sums]:
+            asked = self.told(group[0], broadcast)
             if together:
-                return respond_together([self.shards[k] for k in group], [self.states[k] for k in group], broadcast)
-            state, reply = aggregation.reply(self.shards[group[0]], self.states[group[0]], broadcast)
+                return respond_together([self.shards[k] for k in group], [self.states[k] for k in group], asked)
+            state, reply = aggregation.reply(self.shards[group[0]], self.states[group[0]], asked)
             return [state], reply
 
         for group, (states, reply) in zip(groups, threads.in_order(update, groups, efforts), strict=True):
@@ -92,6 +102,8 @@ class LocalEngine:
             yield group[0], reply
 
     def _keep(self, broadcast: Broadcast, pending: dict[int, State | None]) -> None:
+        if broadcast.task == "users":  # the clients that were not drawn in the same round
+            self._before |= {client: self.states[client] for client in pending}
         if broadcast.task in STATEFUL_TASKS:
             self._before = {client: self.states[client] for client in pending}
             self._joined |= pending.keys()

@@ -21,7 +21,7 @@ from fedmc.errors import Diverged, InputError, require
 from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
 from fedmc.training import side
-from fedmc.training.aggregation import aggregation_of, check_run
+from fedmc.training.aggregation import aggregation_of, check_everybody, check_run
 from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose, from_sums
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import sampler_of
@@ -150,6 +150,7 @@ class _Plan:
         require(measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
         check_run(settings, engine.clients, last, full)
         self.engine, self.measure_every, self.last, self.full = engine, measure_every, last, full
+        check_everybody(settings, engine.simulated)
         self.previous = previous
         self.certificate = Certificate(settings, engine.clients)
         self.rides = last is not None and engine.measures_ride(settings)
@@ -255,14 +256,15 @@ def one_round(
 ) -> tuple[ServerState, tuple[int, ...], Broadcast]:
     """Ask the participants and aggregate their replies: the server's state, who took part, and the next broadcast.
 
-    A round without participants changes nothing.
+    With update_users="all", the other clients update their U at the same V. If nobody takes part, the algorithm says
+    what the server does.
     """
-    if not participants:
-        return server, participants, broadcast
-    total = traffic.ask(broadcast, participants)
-    took_part = participants if total.clients is None else total.clients
-    if not took_part:
-        return server, took_part, broadcast
+    total = traffic.ask(broadcast, participants) if participants else None
+    took_part = participants if total is None or total.clients is None else total.clients
+    if broadcast.settings.update_users == "all":
+        others = sorted(set(range(broadcast.clients)) - set(took_part))
+        if others:
+            traffic.ask(broadcast._replace(task="users"), others)
     try:
         after, following = aggregated(total, broadcast, server, took_part)
         return after, took_part, following
@@ -273,11 +275,16 @@ def one_round(
 
 
 def aggregated(
-    total: Sums, broadcast: Broadcast, server: ServerState, took_part: tuple[int, ...]
+    total: Sums | None, broadcast: Broadcast, server: ServerState, took_part: tuple[int, ...]
 ) -> tuple[ServerState, Broadcast]:
     """The server's next state, and the next broadcast, which must be one that nodes accept."""
     settings, algorithm = broadcast.settings, broadcast.settings.make_algorithm()
-    after = algorithm.aggregate(server, total, broadcast, len(took_part))
+    if total is None or not took_part:
+        after = algorithm.aggregate_nothing(server, broadcast)
+        if after is server:
+            return server, broadcast
+    else:
+        after = algorithm.aggregate(server, total, broadcast, len(took_part))
     after = after._replace(V=np.ascontiguousarray(after.V, settings.dtype))
     require(bool(np.isfinite(after.V).all()), "the item factors are not finite")
     following = broadcast._replace(V=after.V, shared=algorithm.shared(after, broadcast))

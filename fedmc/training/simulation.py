@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from scipy import sparse
 
 from fedmc.algorithms.messages import Broadcast, Shared
+from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model, titles
+from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
@@ -36,6 +38,14 @@ class Run(NamedTuple):
     trials: tuple[Trial, ...] = ()  # if the penalty was tuned
 
 
+class Extras(TypedDict, total=False):
+    """What a run need not have."""
+
+    spill: str | Path | None  # keep the clients' states in this folder
+    start_from: Model | None  # go on from this trained model
+    objectives: Mapping[int, Objective]  # penalties and losses of single clients, by their numbers
+
+
 def train(
     federation: Federation,
     settings: Settings,
@@ -43,28 +53,27 @@ def train(
     *,
     measure_every: int | None = None,
     full: bool = False,
-    spill: str | Path | None = None,
     on_round: OnRound | Sequence[OnRound] = (),
-    start_from: Model | None = None,
+    **extras: Unpack[Extras],
 ) -> Run:
     """Train over simulated clients. A run that diverges returns its last finite model and the error in `diverged`.
 
     Every `measure_every`-th round is measured; by default, as often as costs little. Each `on_round` is called with
-    every `Round`; the run ends if one returns True. With `spill`, clients' states are kept in this folder.
+    every `Round`; the run ends if one returns True. `Extras` are what else may be given.
     With `penalty_users="auto"` the l2 weight is chosen first, on ratings that the clients hold out; training then
     uses all ratings.
     With `start_from`, the run goes on from this trained model (a warm start); its ratings are all that count, those
     that the model was trained on included.
     """
-    stop = stop or Stop()
-    check_domain(settings, federation)
+    stop, start_from, objectives = stop or Stop(), extras.get("start_from"), extras.get("objectives", {})
+    check_domain(settings, federation, objectives)
+    memory.check(federation.shards, settings, 1, extras.get("spill") is not None)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
-    engine = LocalEngine(federation.shards, spill, federation.item_features)
+    engine = LocalEngine(federation.shards, extras.get("spill"), federation.item_features, objectives)
     full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
-    trials: list[Trial] = []
-    if settings.needs_tuning:
-        trials = choose(federation.shards, settings)
+    trials = choose(federation.shards, settings) if settings.needs_tuning else []
+    if trials:
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
     history: list[Round] = []
     diverged = None
@@ -129,20 +138,24 @@ def warm_up(settings: Settings, ratings_dtype: Any) -> None:
             pass
 
 
-def check_domain(settings: Settings, federation: Federation) -> None:
-    """Refuse ratings outside of the loss's domain."""
+def check_domain(settings: Settings, federation: Federation, objectives: Mapping[int, Objective]) -> None:
+    """Refuse ratings outside of the loss's domain, and objectives of clients that the run cannot have."""
+    for one in objectives.values():
+        one.settings(settings, len(federation.shards))
     if settings.make_algorithm().of_events:
         lowest = min(float(shard.by_user.data.min()) for shard in federation.shards)
         require(lowest > 0, f"events have confidences above 0, got {lowest:g}: drop these rows", DataError)
-    domain = getattr(settings.make_loss(), "domain", None)
-    if domain is None:
-        return
-    low = min(shard.by_user.data.min() for shard in federation.shards)
-    high = max(shard.by_user.data.max() for shard in federation.shards)
-    ok = domain[0] <= low and high <= domain[1]
-    require(
-        ok, f"this loss takes ratings from {domain[0]} to {domain[1]}, got {low:g} to {high:g}: rescale them", DataError
-    )
+    for shard in federation.shards:
+        own = objectives.get(shard.client, Objective()).loss
+        loss = settings.with_objective(None, own, 1).make_loss() if own is not None else settings.make_loss()
+        _check_ratings(shard, getattr(loss, "domain", None))
+
+
+def _check_ratings(shard: Shard, domain: tuple[float, float] | None) -> None:
+    low, high = float(shard.by_user.data.min()), float(shard.by_user.data.max())
+    ok = domain is None or (domain[0] <= low and high <= domain[1])
+    told = None if domain is None else f"this loss takes ratings from {domain[0]} to {domain[1]}"
+    require(ok, f"{told}, got {low:g} to {high:g}: rescale them", DataError)
 
 
 def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -> Model:
@@ -151,8 +164,9 @@ def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -
     order = np.argsort(federation.users[rows], kind="stable")
     states = zip(engine.shards, engine.states, strict=True)
     algorithm = broadcast.settings.make_algorithm()
-    fitted = ((shard, algorithm.users_at(shard, state, broadcast)) for shard, state in states)
-    U = np.concatenate([algorithm.prediction_users(shard, found, broadcast) for shard, found in fitted])
+    asked = ((shard, state, engine.told(shard.client, broadcast)) for shard, state in states)
+    fitted = ((shard, algorithm.users_at(shard, state, own), own) for shard, state, own in asked)
+    U = np.concatenate([algorithm.prediction_users(shard, found, own) for shard, found, own in fitted])
     seen = sparse.vstack([shard.pattern() for shard in engine.shards], format="csr")[order]
     users = federation.users[rows][order]
     settings = algorithm.model_settings(broadcast)

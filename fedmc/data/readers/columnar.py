@@ -112,7 +112,7 @@ def stream_of(frame: ArrowStream) -> pa.RecordBatchReader:
     """The batches of a DataFrame or Arrow table."""
     try:
         return pa.RecordBatchReader.from_stream(frame)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(_unreadable(error)) from None
 
 
@@ -137,6 +137,8 @@ def _unreadable(error: Exception) -> str:
     column = f"column {found[1]!r}" if found else "a column"
     if "uplicate column" in str(error):
         return f"the table has two columns of one name ({quoted(str(error), 200)}): rename one"
+    if isinstance(error, OverflowError):
+        return "a column of the table has whole numbers beyond 64 bits: make them text, such as X['user'].astype(str)"
     return (
         f"{column} of the table cannot be read, its cells are of several kinds: make them all numbers or all text, "
         f"such as X[{found[1] if found else 'NAME'!r}] = X[{found[1] if found else 'NAME'!r}].astype(str)"

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from fedmc.data.builder import Batch, Coded
 from fedmc.data.ids import as_ids
+from fedmc.data.readers.shapes import names_of
 from fedmc.data.readers.times import find_time_column, seconds
 from fedmc.data.readers.told import guessed
 from fedmc.data.readers.usual import COLUMN_NAMES, EVENT_NAMES, find_usual, guess
@@ -114,7 +115,7 @@ def _main_columns(names: Sequence[str], selection: ColumnSelection, where: str) 
     if rating is None and (selection.rating == "number" or (columns is None and selection.rating == "optional")):
         rating = guess(names, COLUMN_NAMES["rating"], "rating", "name one (columns='USER,ITEM,RATING')")
     if rating is None and selection.rating == "number":
-        known = f"{where}: no rating column found: the table has {', '.join(names)}"
+        known = f"{where}: no rating column found: the table has {names_of(names)}"
         raise DataError(f"{known}; name it (columns='USER,ITEM,RATING'), or leave min_rating out")
     chosen = [name for name in (user, item, rating) if name is not None]
     for name in chosen:
@@ -156,18 +157,14 @@ def find_columns(
 ) -> tuple[str, str, str]:
     """Which columns hold user, item and rating: those `given`, else those with a usual name."""
     if given is not None:
-        require(
-            len(given) == 3,
-            f"name three columns (user, item, rating), got {len(given)}: {list(given)}",
-            DataError,
-        )
+        require(len(given) == 3, f"name three columns (user, item, rating), got {len(given)}: {list(given)}", DataError)
         require(
             len(set(given)) == 3,
             f"user, item and rating must be three different columns, got {list(given)}",
             DataError,
         )
         for name in given:
-            require(name in names, f"there is no column {name!r}: the table has {', '.join(names)}", DataError)
+            require(name in names, f"there is no column {name!r}: the table has {names_of(names)}", DataError)
         return given[0], given[1], given[2]
     cure = " or name the three columns (columns='USER,ITEM,RATING')"
     user, item = _ids(names, "", cure, group)
@@ -185,7 +182,7 @@ def _usual_column(names: Sequence[str], role: str, where: str, cure: str) -> str
     """The column with a usual name of this role."""
     known = guess(names, COLUMN_NAMES[role], role, cure.partition(";")[0].removeprefix(" or "))
     if known is None:
-        found = f"{where}no {role} column found: the table has {', '.join(names)}"
+        found = f"{where}no {role} column found: the table has {names_of(names)}"
         raise DataError(f"{found}; call it {role!r}{cure}")
     return known
 
@@ -268,6 +265,7 @@ def ids(column: pa.Array, role: str, where: str, dictionaries: Dictionaries) -> 
         return as_ids(np.asarray(column.to_numpy(zero_copy_only=False)), role)
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
+    require(not pa.types.is_nested(kind), f"{where}: {role} ids must be whole numbers or text, got {kind}", DataError)
     known = dictionaries.of(role)
     return Coded(known.codes(column.cast(pa.string()), f"{where}: a {role}"), known)
 

@@ -119,6 +119,11 @@ def listed(names: Sequence[str], most: int = SHOWN) -> str:
     return f"{len(names):,} columns ({shown}{', ...' if len(names) > most else ''})"
 
 
+def names_of(names: Sequence[str], most: int = 20) -> str:
+    """The names of a table's columns; of a table with many, how many there are and the first of them."""
+    return ", ".join(names) if len(names) <= most else listed(names)
+
+
 def is_empty(cell: str) -> bool:
     """Whether a cell says that there is no rating."""
     return cell.strip().lower() in EMPTY

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from fedmc.data.readers.shapes import names_of
 from fedmc.data.readers.usual import TIME_NAMES, guess
 from fedmc.errors import DataError, require
 from fedmc.types import Array
@@ -17,7 +18,7 @@ def find_time_column(names: Sequence[str], needed: bool = True) -> str | None:
     known = guess(names, TIME_NAMES, "time", "name one fourth (columns='USER,ITEM,RATING,TIME')")
     if known is None and needed:
         raise DataError(
-            f"no time column found: the table has {', '.join(names)}; call it 'timestamp' "
+            f"no time column found: the table has {names_of(names)}; call it 'timestamp' "
             "or name it fourth (columns='USER,ITEM,RATING,TIME')"
         )
     return known

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmc.algorithms.messages import TASKS, Broadcast
+from fedmc.algorithms.objectives import OwnObjective
 from fedmc.data.partition import Shard
 from fedmc.errors import InputError, quoted
-from fedmc.federation.node.limits import check_limits
+from fedmc.federation.node.limits import check_limits, check_settings
 from fedmc.federation.node.memberships import Memberships
 from fedmc.federation.node.policy import check_policy
 from fedmc.federation.node.refusals import RefusedError
@@ -40,6 +41,11 @@ class Terms(NamedTuple):
     memberships: Memberships
     store: Store
     now: Callable[[], float] = time.time
+    own: OwnObjective | None = None  # the organisation's own penalty and loss
+
+    def told(self, broadcast: Broadcast) -> Broadcast:
+        """A broadcast as this node answers it, with the organisation's own penalty and loss."""
+        return broadcast if self.own is None else self.own.of(broadcast)
 
 
 def check(terms: Terms, request: Request) -> None:
@@ -50,6 +56,7 @@ def check(terms: Terms, request: Request) -> None:
     check_privacy(terms, request)
     check_feedback(terms.policy, request.broadcast)
     check_policy(terms.policy, terms.store.journal, request, terms.now())
+    check_objective(terms, request.broadcast)
     try:
         request.broadcast.settings.make_algorithm().check_broadcast(request.broadcast)
         check_sizes(terms.shard, request)
@@ -58,6 +65,17 @@ def check(terms: Terms, request: Request) -> None:
     if request.broadcast.settings.privacy.failures_tell:
         check_limits(request.broadcast)
     check_run(terms, request)
+
+
+def check_objective(terms: Terms, broadcast: Broadcast) -> None:
+    """Refuse a run in which the organisation's own penalty and loss have no meaning, or do not hold what they must."""
+    try:
+        own = terms.told(broadcast)
+        if terms.own is not None and broadcast.settings.privacy.failures_tell:
+            check_settings(own.settings)
+    except InputError as error:
+        cure = "leave [objective] out of config.toml and restart the node, or ask for a run that has it"
+        raise RefusedError("wrong-settings", f"[objective] of config.toml: {error}", cure) from None
 
 
 def check_form(terms: Terms, request: Request) -> None:

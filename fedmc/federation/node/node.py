@@ -150,7 +150,7 @@ class Node:
         before = self.entries.committed(request, pending).state
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
-            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, broadcast)
+            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, self.terms.told(broadcast))
             return state, reply_to(request, OK, sums)
 
         state, reply = self._release(request, work)
@@ -164,9 +164,10 @@ class Node:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
-            algorithm, shard = request.broadcast.settings.make_algorithm(), self._numbered(request)
-            U = algorithm.users_at(shard, before, request.broadcast)
-            self.on_finish(request, algorithm.prediction_users(shard, U, request.broadcast), before)
+            own, shard = self.terms.told(request.broadcast), self._numbered(request)
+            algorithm = own.settings.make_algorithm()
+            U = algorithm.users_at(shard, before, own)
+            self.on_finish(request._replace(broadcast=own), algorithm.prediction_users(shard, U, own), before)
             self.replays.finish(request.run, request.key)
             self.store.journal.finish(request.run, self.terms.now())
         elif done != request.key:
@@ -242,7 +243,7 @@ class Node:
             assert identity is not None
             state, content = withdrawing.reply(request, identity.number, left, before)
         else:
-            state, content = self._release(request, in_whole_steps(request, before))
+            state, content = self._release(request, in_whole_steps(request, before, self.terms.told))
         if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)

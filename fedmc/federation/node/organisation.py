@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
+from fedmc.algorithms.objectives import Objective, OwnObjective
 from fedmc.algorithms.state import State
 from fedmc.data.addresses import without_password
 from fedmc.data.feedback import default_confidence
@@ -264,4 +265,6 @@ def make_node(
         trust=opened.trust, policy=policy, ledger=ledger_of(config) if config.epsilon else None,
     )  # fmt: skip
     node.on_news = on_news
+    if config.objective:
+        node.terms = node.terms._replace(own=OwnObjective(Objective(**config.objective)))
     return node

@@ -78,7 +78,9 @@ def policy_in_words(config: NodeConfig) -> list[str]:
     if any(map(is_masked, config.accept)):  # mode: only secure aggregation has cohorts
         cohort = f", over at least {config.min_cohort} organisations"
     first = f"accepts runs with privacy {', '.join(config.accept)}{cohort}, and of these:"
-    return [first, *(f"  {line}" for line in config.policy.in_words())]
+    own = ", ".join(f"{name} {spec}" for name, spec in config.objective.items())
+    told = [f"with its own objective, which stays here: {own}"] if own else []
+    return [first, *(f"  {line}" for line in config.policy.in_words()), *told]
 
 
 def waiting(config: NodeConfig) -> list[Known]:

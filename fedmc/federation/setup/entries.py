@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from fedmc.data.addresses import is_stored
 from fedmc.data.feedback import EventOptions, confidence, parse_weights
 from fedmc.errors import DataError, FedmcError, quoted, require
 from fedmc.federation.logs import LOG_FORMATS
+from fedmc.problem import losses, penalties
 from fedmc.types import whole
 
 FEEDBACK = ("explicit", "implicit")
@@ -112,6 +114,23 @@ def check_side(where: str, items: object, user_features: object, also_seen: obje
 
 def _is_place(path: str) -> bool:
     return "://" not in path or is_stored(path)
+
+
+def check_objective(where: str, given: object) -> dict[str, str]:
+    """The entries of [objective]: the organisation's own penalty and loss, by their specs."""
+    known = ("penalty_users", "loss")
+    named = isinstance(given, Mapping) and all(isinstance(value, str) for value in given.values())
+    cure = f'{where}: [objective] has {" and ".join(known)}, such as penalty_users = "l2:5"'
+    require(named, lambda: f"{cure}, got {quoted(given)}", DataError)
+    found = dict(cast(Mapping[str, str], given))
+    strange = next((name for name in found if name not in known), None)
+    require(strange is None, f"{cure}; {strange!r} is not an entry of it", DataError)
+    try:
+        for name, spec in found.items():
+            penalties.parse(spec) if name == "penalty_users" else losses.parse(spec)
+    except FedmcError as error:
+        raise DataError(f"{where}: [objective]: {error}") from None
+    return found
 
 
 def check_watching(where: str, page_port: int, log_format: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ class NodeConfig(EventEntries):
     epsilon: float = 0.0  # with dp: the budget of each of its users over all runs; 0: no release is allowed
     delta: float = 1e-6
     policy: Policy = DEFAULT  # what a run may ask of the node
+    objective: Mapping[str, str] = field(default_factory=dict)  # its own penalty_users and loss, by their specs
     keep_models: int = 20  # the models of the last runs, in models/
     keep_megabytes: int = 2_000  # of all these models together
     page_port: int = 0  # of its page, on loopback only; 0: any that is free
@@ -152,8 +153,9 @@ def load_node(folder: Path) -> NodeConfig:
     strange = [name for name in (*found, *ratings) if name not in known]
     require(not strange, lambda: f"{folder / 'config.toml'}: unknown entry {strange[0]!r}", DataError)
     agreed = policy.read(found.pop("policy", {}), str(folder / "config.toml"))
+    own = entries.check_objective(str(folder / "config.toml"), found.pop("objective", {}))
     try:
-        config = NodeConfig(folder, **found, **ratings, policy=agreed)
+        config = NodeConfig(folder, **found, **ratings, policy=agreed, objective=own)
     except TypeError as error:
         raise DataError(f"{folder / 'config.toml'} is not a node's: {error}") from None
     check_accepted(config.accept)
