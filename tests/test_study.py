@@ -579,7 +579,7 @@ def test_the_documented_examples_run(tmp_path):
     folder = tmp_path / "studies" / "ranks"
     rows = pq.read_table(folder / "results.parquet").to_pylist()
     assert {row["set_rank"] for row in rows} == {5, 10}
-    assert len({(row["case"], row["seed"]) for row in rows}) == 8 * 3
+    assert len({(row["case"], row["seed"]) for row in rows}) == 6 * 3
     (tmp_path / "two.py").write_text(block("python"))
     done = subprocess.run([sys.executable, "two.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
