@@ -21,7 +21,7 @@ from fedmc.data.readers.columns import strings
 from fedmc.data.readers.files import File, of_each
 from fedmc.data.readers.places import place_of
 from fedmc.data.readers.storage import reading
-from fedmc.data.readers.text import is_number
+from fedmc.data.readers.decimals import is_number
 from fedmc.data.readers.usual import COLUMN_NAMES, candidates, is_usual
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
