@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from fedmc.data.loading import read_source
+from fedmc.data.loading import as_ratings, read_source
 from fedmc.data.prepare import Plan
 from fedmc.data.understanding import understand
 from fedmc.errors import FedmcError
@@ -111,3 +112,11 @@ def test_garbage_gives_ratings_or_a_clear_error(tmp_path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with contextlib.suppress(FedmcError):
         assert len(read_source(path)) > 0
+
+
+def test_text_in_a_column_of_ratings_names_the_cure():
+    frame = pd.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "rating": ["3", "3,5"]})
+    with pytest.raises(FedmcError, match="got '3,5': write a decimal point"):
+        as_ratings(frame)
+    with pytest.raises(FedmcError, match=r"load_source\(PATH\) reads a file"):
+        as_ratings("ratings.csv")

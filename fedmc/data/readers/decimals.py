@@ -31,6 +31,13 @@ def value(what: str, field: str, decimal: str) -> float:
     raise DataError(f"{what} should be a number, got {field!r}{cure}")
 
 
+def check_texts(what: str, fields: Iterable[object]) -> None:
+    """Refuse the first text that is no number."""
+    for field in fields:
+        if isinstance(field, str):
+            value(what, field, ".")
+
+
 def is_number(text: str) -> bool:
     """Whether a cell holds a number."""
     try:
