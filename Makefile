@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Modules stay together, and modules of real processes never run side by side (tests/conftest.py).
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test fast slow nightly lint docs bench lock sbom clean
+.PHONY: demo test fast slow nightly lint docs screenshots bench lock sbom clean
 
 demo: $(STAMP)
 	$(BIN)/fedmc demo
@@ -41,6 +41,10 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# The pictures in docs/images; needs chromium.
+screenshots: $(STAMP)
+	$(BIN)/python scripts/screenshots.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py

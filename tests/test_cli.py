@@ -61,7 +61,9 @@ def test_train_leaves_a_run_folder_and_ends_with_json(table, tmp_path):
     assert {"test_rmse", "train_rmse", "objective", "rounds", "seconds", "bytes_up", "bytes_down"} <= set(result)
     assert result["rounds"] == 3
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "baselines.json",
         "coverage.json",
+        "data.json",
         "history.jsonl",
         "model.npz",
         "ranking.json",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from fedmc import FedMC, Ratings
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import federation_train
 from fedmc.cli.federation_demo import NAMES, set_up
+from fedmc.evaluation import biases
 from fedmc.federation.node import models
 from fedmc.federation.node.organisation import open_folder
 from fedmc.federation.node.store import Store
@@ -67,7 +71,7 @@ def test_the_server_s_report_says_what_ran(server):
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in (
         "The run is finished after 6 of 6 rounds.",
-        "The best test RMSE is 0.5000, in round 5, that of the model, after round 6, 0.5100.",
+        "The best test RMSE is 0.5000, in round 5; the model is that of round 6, with 0.5100.",
         "3 organisations sent 7.0 MB and received 21.0 MB in all; the rounds took 14.0 seconds, 2.00 at the median.",
         "The model is with north, east.",
         "best: round 5",
@@ -152,7 +156,9 @@ def node(made):
     shard = prepared.shards[0]
     own = Ratings(prepared.ids[0], prepared.catalogue.items, shard.by_user)
     for run, rounds in (("june-0a1b", 1), ("july-2c3d", 15)):
-        models.keep(config, run, FedMC(rank=3, clients=3, rounds=rounds).fit(own).model_)
+        model = FedMC(rank=3, clients=3, rounds=rounds).fit(own).model_
+        titles = np.array([f"Film {item} {EVIL}" for item in own.items.tolist()])
+        models.keep(config, run, replace(model, titles=titles))
         os.utime(config.path(models.FOLDER) / f"{run}.npz", (rounds, rounds))
     return config
 
@@ -177,10 +183,35 @@ def test_the_node_s_report_has_its_own_measurements(node):
     for words in (
         "This page is about run july-2c3d.", f"held out</td><td class=\"words\">{shard.test.nnz}<",
         f"ratings</td><td class=\"words\">{shard.by_user.nnz}<", "in use", "90 %", "Privacy plain",
-        "config.toml sets no epsilon", f"from {shard.test.nnz} held-out pairs",
+        "config.toml sets no epsilon",
+        "<h2>Example recommendations</h2>", "<li>Film ", "&lt;img src=x",
+        f"from {shard.test.nnz} held-out pairs",
     ):  # fmt: skip
         assert words in page, words
+    assert "<img" not in page
     assert stat.S_IMODE(node.path("report.html").stat().st_mode) == 0o600
+
+
+def test_a_node_compares_with_its_own_averages_and_a_model_of_its_own(node):
+    prepared = open_folder(node).prepared
+    shard = prepared.shards[0]
+    rows, columns = shard.test.tocoo().coords
+    ends = models.load(node.path(models.FOLDER) / "july-2c3d.npz").rating_range
+    fitted = np.clip(biases.fit([shard]).predict(shard.users[rows], columns), *ends)
+    own = html.short(float(np.sqrt(np.mean((fitted - shard.test.data) ** 2))))
+    page = unescape(node_report(node).read_text(encoding="utf-8"))
+    assert re.search(f"<td>biases only: [^<]*</td><td [^>]*>{own}</td>", page)
+    assert "this organisation alone" not in page
+    page = node_report(node, "--alone").read_text(encoding="utf-8")
+    (alone,) = re.findall(r"<td>this organisation alone: [^<]*</td><td [^>]*>([\d.]+)</td>", page)
+    ratings = Ratings(prepared.ids[0], prepared.catalogue.items, shard.by_user)
+    model = FedMC(rank=3, clients=1, active=1, rounds=50).fit(ratings).model_
+    predicted = model.predict(prepared.ids[0][rows], prepared.catalogue.items[columns], unknown="prior")
+    assert float(alone) == pytest.approx(np.sqrt(np.mean((predicted - shard.test.data) ** 2)), abs=2e-3)
+    assert f"Beside a model of its own data alone, with {alone}, that is " in page
+    assert f"Beside biases only, with {own}, that is " in page
+    done = fedmc("report", node.folder.parent / "server", "--alone")
+    assert (done.returncode, "leave out --alone" in done.stderr) == (2, True)
 
 
 def test_a_named_run_at_a_node(node):

@@ -85,7 +85,8 @@ def test_a_run_folder_is_evaluated_and_reported(expected, copied):
     assert found["rmse"] == pytest.approx(float(expected["run/rmse"]), rel=1e-9)
     command("report", folder)
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "ratings.csv: 6 clients, 3 a round" in page
+    assert "<title>Ratings: 6 organisations, one model</title>" in page
+    assert "3 organisations in each" in page
     assert json.loads(command("info", folder, "--json"))["rank"] == 3
 
 

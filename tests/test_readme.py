@@ -46,6 +46,6 @@ def test_shell_example(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "test RMSE" in done.stdout
-    assert "user,rank,item,score\n15,1," in done.stdout
+    assert "user,rank,item,score,title\n15,1," in done.stdout
     assert "test NDCG@20" in done.stdout
-    assert "item,rank,similar,cosine\n260,1," in done.stdout
+    assert "item,rank,similar,cosine,title\n260,1," in done.stdout

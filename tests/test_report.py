@@ -58,7 +58,11 @@ def open_page(browser, path, width=1400, scheme="light"):
     return page, said, asked
 
 
-@pytest.mark.parametrize(("which", "count"), [("run_folder", 2), ("comparison_folder", 2), ("bayesian_folder", 4)])
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+
+
+@pytest.mark.parametrize(("which", "count"), [("run_folder", 3), ("comparison_folder", 2), ("bayesian_folder", 5)])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser(browser, request, which, count, width, scheme):
@@ -66,6 +70,7 @@ def test_in_a_browser(browser, request, which, count, width, scheme):
     page, said, asked = open_page(browser, path, width, scheme)
     assert said == []
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    unfold(page)
     figures = page.locator("figure svg")
     assert figures.count() == count
     for box in (figures.nth(k).bounding_box() for k in range(count)):
@@ -81,6 +86,7 @@ def test_in_a_browser(browser, request, which, count, width, scheme):
 
 def test_tables_sort(browser, run_folder):
     page, _, _ = open_page(browser, run_folder / "report.html")
+    unfold(page)
     table = page.locator("table.sorts").first
     column = lambda: [float(v) for v in table.locator("tbody tr td:nth-child(2)").evaluate_all(  # noqa: E731
         "cells => cells.map(cell => cell.dataset.value)")]  # fmt: skip

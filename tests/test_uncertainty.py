@@ -391,7 +391,8 @@ def test_a_run_without_posterior_or_test_has_no_coverage(folder, tmp_path, more)
 def test_the_report_shows_intervals_and_bound(folder):
     page = (folder / "run" / "report.html").read_text(encoding="utf-8")
     stored = coverage.load(folder / "run")
-    assert f"<p>90 % intervals hold {100 * stored.at(0.9).coverage:.1f} % of the test ratings.</p>" in page
+    share = 100 * stored.at(0.9).coverage
+    assert f"<p>Each prediction has an interval: 90 % intervals hold {share:.1f} % of the test ratings.</p>" in page
     section = page.partition("<h2>Intervals</h2>")[2].partition("</section>")[0]
     for level in SHOWN:
         assert f"<td>{100 * level:g} %</td><td>{100 * stored.at(level).coverage:.1f} %</td>" in section
@@ -435,5 +436,5 @@ def test_the_demo_tells_coverage_and_an_example(tmp_path, monkeypatch):
     assert f"90 % intervals hold {100 * found.coverage:.1f} % of the test ratings" in said
     example = f"{predicted[0]:.1f} ({low[0]:.1f} to {high[0]:.1f} with 90 % probability)"
     assert f"user 1 would rate film {demo.FILM} {example}" in said
-    for row in ("biases only, pooled", "each client alone", "fedmc, 6 rounds", "pooled ALS"):
+    for row in ("biases only, pooled", "each client alone", "fedmc, 6 rounds", "the same model, pooled"):
         assert row in said

@@ -101,6 +101,7 @@ class LinearisedADMM(Algorithm):
     """FedMC-ADMM with N proximal gradient steps of each half."""
 
     name = "linearised"
+    ignored_settings = frozenset({"extrapolation", "entry_penalty"})
     state_types: tuple[type[State], ...] = (ADMMState,)
     remedy = "raise beta"
     tasks = Algorithm.tasks | {"scale"}

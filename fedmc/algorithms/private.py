@@ -56,8 +56,12 @@ class Private(Algorithm):
     """
 
     name = "dp"
+    ignored_settings = frozenset(
+        {"beta", "beta_scale", "inner_steps", "passes", "dual_step", "fit_users_to", "extrapolation", "entry_penalty"}
+    )
     state_types = (LocalState,)
     leakage = ReleaseLeakage()
+    several_only = True  # one party alone releases nothing
     warm_starts = False  # a second run over the same users spends a second budget
     objectives_differ = False  # the bound on what a user adds is that of the run's penalty
 

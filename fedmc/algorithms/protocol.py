@@ -75,6 +75,7 @@ class Algorithm(Protocol):
     label: str = ""  # in tables and figures; the name if it is empty
     state_types: tuple[type[State], ...] = ()  # NamedTuples with a field U; a node's store writes and reads them
     unused_settings: Set[str] = frozenset()  # settings without a meaning here: refused if given
+    ignored_settings: Set[str] = frozenset()  # settings that may be given, but change nothing: reports leave them out
     own_settings: Set[str] = frozenset()  # of `settings.OF_SOME`: those that it has; the others are refused
     tasks: Set[str] = frozenset({"moments", "start", "round", "measure", "finish"})  # nodes refuse all others
     uses_side: bool = False  # features, events without a rating, times and who rated what enter the model
@@ -84,6 +85,7 @@ class Algorithm(Protocol):
     cumulative: bool = False  # the server keeps a running sum of contributions, and clients send changes
     takes_decoys: bool = False  # `decoy_sums` is defined
     warm_starts: bool = True  # a run may go on from a trained model
+    several_only: bool = False  # makes no sense for one party that trains alone
     one_pass: bool = False  # nothing changes any more once every client has taken part
     theory: Theory | None = None  # what full diagnostics measure; None if the algorithm has no theory
     measures: Measures = RATINGS  # what clients measure at the global V

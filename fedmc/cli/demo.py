@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import MofNCompleteColumn
 
 from fedmc.algorithms.settings import Settings
-from fedmc.cli.display import print_table, print_text
+from fedmc.cli.display import print_table, print_text, progress_bar
 from fedmc.cli.runs import RunFolder
 from fedmc.cli.simulate import rounds_bar, warm_up
-from fedmc.data import datasets
+from fedmc.data import counts, datasets
 from fedmc.data.partition import Federation, assign_users, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random as split
-from fedmc.evaluation import coverage
+from fedmc.evaluation import baselines, coverage
+from fedmc.evaluation.baselines import Baselines
 from fedmc.evaluation.coverage import Calibration
-from fedmc.evaluation.pooled import alone_rmse, bias_rmse, pooled_rmse
 from fedmc.model import Model
 from fedmc.report.run import write_report
 from fedmc.training import simulation
@@ -41,32 +42,43 @@ def demo(
     train, test = split(ratings, 0.2, seed)
     owner = assign_users(len(ratings.users), CLIENTS, seed)
     settings = Settings.preset("bayes", rank=RANK, active=ACTIVE, seed=seed, dtype="float32")
-    federation = Federation(make_shards(train, owner, settings.dtype, test), train.users, train.items)
+    shards, table = make_shards(train, owner, settings.dtype, test), datasets.titles_of("demo")
+    federation = Federation(shards, train.users, train.items, item_table=table)
     typer.echo(settings.privacy.claim(), err=True)
     warm_up(settings, federation)
     with rounds_bar(ROUNDS) as show:
         run = simulation.train(federation, settings, Stop(ROUNDS), measure_every=1, on_round=show)
-    least_squares = Settings.preset("fast", rank=RANK, active=ACTIVE, seed=seed, dtype="float32")
-    others = {
-        "biases only, pooled": bias_rmse(train, test),
-        "each client alone": alone_rmse(train, test, owner, least_squares),
-        "pooled ALS, to convergence": pooled_rmse(train, test, least_squares),
-    }
+    beside = compared(run.model, federation)
     intervals = coverage.calibration(run.model, coverage.entries_of(test))
     assert intervals is not None  # the model is Bayesian, and a fifth of the ratings is held out
-    _save(folder, settings, run, others, intervals)
+    _save(folder, settings, run, federation, (intervals, beside))
     federated = simulation.summary(run.history)
-    leaves = ("every rating", "nothing", "every rating")
-    rows = [(name, what, rmse) for (name, rmse), what in zip(others.items(), leaves, strict=True)]
-    sent = f"updates, {federated['bytes_up'] / 1e6:.0f} MB"
-    rows.insert(2, (f"fedmc, {ROUNDS} rounds", sent, federated["test_rmse"]))
+    known, sent = beside.values(), f"updates, {federated['bytes_up'] / 1e6:.0f} MB"
+    rows = [
+        ("biases only, pooled", "every rating", known["biases"]),
+        ("each client alone", "nothing", known["alone"]),
+        (f"fedmc, {ROUNDS} rounds", sent, federated["test_rmse"]),
+        ("the same model, pooled", "every rating", known["pooled"]),
+    ]
     _print_result(ratings, rows)
     print_text(_intervals_in_words(run.model, intervals))
     print_text(f"report in {out / 'report.html'}: open it in a browser")
     print_text(f"model saved in {out}: try  fedmc recommend {out} {USER}")
 
 
-def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, float], intervals: Calibration) -> None:
+def compared(model: Model, federation: Federation) -> Baselines:
+    """The same model for each client alone, and for all ratings in one place, with a progress bar."""
+    with progress_bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task("baselines", total=CLIENTS + 1)
+        step = lambda name: bar.update(task, advance=1, description=name)  # noqa: E731
+        found = baselines.compute(model, federation, ROUNDS, on_step=step)
+    assert found is not None  # a fifth of the ratings is held out
+    return found
+
+
+def _save(
+    folder: RunFolder, settings: Settings, run: Run, federation: Federation, measured: tuple[Calibration, Baselines]
+) -> None:
     """Write the run folder, with a report that also shows the alternatives."""
     about: dict[str, str | int] = {"source": "demo", "clients": CLIENTS, "rounds": ROUNDS, "test": "0.2"}
     with folder.staged() as staged:
@@ -74,8 +86,10 @@ def _save(folder: RunFolder, settings: Settings, run: Run, others: dict[str, flo
         for round in run.history:
             staged.append(round.record())
         run.model.save(staged.path / "model.npz")
-        coverage.save(intervals, staged.path)
-        write_report(staged.path, others)
+        counts.save(counts.of(federation, events=False), staged.path)
+        coverage.save(measured[0], staged.path)
+        baselines.save(measured[1], staged.path)
+        write_report(staged.path)
 
 
 def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]]) -> None:
@@ -87,7 +101,7 @@ def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]]) -> None:
     against = f"{abs(federated / pooled - 1):.1%} {'below' if federated < pooled else 'above'}"
     print_text(
         f"Training together without sharing a rating gives an error {abs(1 - federated / alone):.1%} {side} that of "
-        f"each client alone, and {against} that of least squares on pooled data. "
+        f"each client alone, and {against} that of the same model on pooled data. "
         "Only updates travelled; user factors and ratings stayed where they were."
     )
 

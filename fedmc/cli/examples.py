@@ -14,6 +14,7 @@ Examples = tuple[tuple[str, str], ...]
 TRAINING: dict[str, Examples] = {
     "train": (
         ("Ratings from a CSV file, over 20 simulated clients", "train ratings.csv --clients 20 --out run"),
+        ("With a report that compares it with each client alone", "train ratings.csv --report --baselines --out run"),
         ("Parts of a table in object storage, with titles", "train s3://shop/ratings/ --items s3://shop/films.csv"),
         ("Purchases, clicks or plays", "train events.csv --feedback implicit --out shop"),
         ("Go on from an earlier run with new ratings", "train february.csv --from run --out next"),
@@ -37,6 +38,8 @@ TRAINING: dict[str, Examples] = {
     ),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
+        ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),
+        ("An organisation's own, with what it gains over training alone", "report made/north --alone"),
         ("Of a run of a federation, at its server", "report made/server --run 2026-10-01-120000"),
     ),
     "demo": (

@@ -169,6 +169,26 @@ class Events(Group):
 
 
 @dataclass(frozen=True)
+class Reporting(Group):
+    """Options for the report of a run."""
+
+    report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False
+    title: Annotated[str | None, Option(help="Title of the report.", show_default="the name of the data set")] = None
+    baselines: Annotated[
+        bool,
+        Option(
+            "--baselines",
+            help="Also train each client alone (at most 50 of them), and the same model on all data in one place, to "
+            "compare with. Takes longer than the run.",
+        ),
+    ] = False
+
+    def settings(self) -> dict[str, str]:
+        """The title, for settings.toml."""
+        return {} if self.title is None else {"title": self.title}
+
+
+@dataclass(frozen=True)
 class Filters(Group):
     """Options for which items may be recommended."""
 

@@ -25,6 +25,26 @@ def report(
         str | None,
         typer.Option(help="Of a server's or a node's folder: name of the run.", show_default="the last one"),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Of a node's folder: also train the algorithm of the run on the organisation's own data, to show what "
+            "it gains. Nothing leaves the node.",
+        ),
+    ] = False,
+    title: Annotated[
+        str | None,
+        typer.Option(help="Title of the page, of a run of `fedmc train`.", show_default="the name of the data set"),
+    ] = None,
+    example_user: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Id of a user of the data whose recommendations are shown as an example, of a run of `fedmc train`; "
+            "may be repeated. Make sure that they agreed. By default only made-up visitors are shown.",
+            metavar="ID",
+        ),
+    ] = None,
 ) -> None:
     """Write report.html into the folder; of runs and comparisons of `fedmc train`, `compare` also the figures.
 
@@ -33,16 +53,22 @@ def report(
     """
     kind = _kind(folder)
     require(run is None or kind in ("server", "node"), f"{folder} is one run: leave out --run {run}")
-    echo(f"report in {_write(kind, folder, run)}")
+    users = example_user or []
+    require(not alone or kind == "node", f"{folder} is no folder of a node: leave out --alone")
+    for option, given in (("--title", title is not None), ("--example-user", bool(users))):
+        require(not given or kind == "run", f"{folder} is no run of `fedmc train`: leave out {option}")
+    if kind == "run":
+        echo(f"report in {simulated.write_report(folder, title, users)}")
+    else:
+        echo(f"report in {_write(kind, folder, run, alone)}")
 
 
-def _write(kind: str, folder: Path, name: str | None) -> Path:
+def _write(kind: str, folder: Path, name: str | None, alone: bool) -> Path:
     if kind == "node":
-        return node.write_report(load_node(folder), name)
+        return node.write_report(load_node(folder), name, alone)
     if kind == "server":
         return federation.write_report(find_run(load_server(folder), name).path)
-    writers = {"comparison": comparison.write_report, "federation": federation.write_report}
-    return writers.get(kind, simulated.write_report)(folder)
+    return comparison.write_report(folder) if kind == "comparison" else federation.write_report(folder)
 
 
 def _kind(folder: Path) -> str:

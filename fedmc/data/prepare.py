@@ -12,7 +12,7 @@ from fedmc.data import partition as partitions
 from fedmc.data import prepared_events, side, splits
 from fedmc.data.builder import Duplicates
 from fedmc.data.catalogue import Catalogue, UnknownItems
-from fedmc.data.datasets import load_source
+from fedmc.data.datasets import load_source, titles_of
 from fedmc.data.feedback import EventOptions, default_confidence
 from fedmc.data.forms import Wide
 from fedmc.data.given import scaled
@@ -192,7 +192,11 @@ def federation_of(plan: Plan, dtype: str, ratings: Ratings | None = None) -> Fed
     found = side.federated(*of_each, parts.side, parts.report, plan.events is not None)
     groups = ratings.groups if plan.partition.startswith("column:") else None
     names = () if groups is None else tuple(map(str, groups[0]))
-    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users, client_names=names)
+    times = ratings.times
+    period = None if times is None or not len(times) else (int(times.min()), int(times.max()))
+    titled = titles_of(plan.source) if found.item_table is None else found.item_table
+    found = found._replace(period=period, client_names=names, item_table=titled)
+    return found._replace(confidence_scale=parts.confidence_scale, new_users=parts.new_users)
 
 
 def opened_federation(opened: Prepared) -> Federation:

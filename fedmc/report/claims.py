@@ -1,4 +1,4 @@
-"""What a privacy mode claims, as a section of a report."""
+"""What a privacy mode claims: in a sentence, and as a section of a report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from fedmc.privacy.protocol import Privacy
 from fedmc.privacy.secagg.rules import exceptions
 from fedmc.report import html
+
+
+def sentence(privacy: Privacy) -> str:
+    """The first sentence of the claim, for those who read no further."""
+    return _sentence(privacy.claim().partition(". ")[0])
 
 
 def section(privacy: Privacy, clients: int, spent: float | None = None, visible: Sequence[str] = ()) -> str:

@@ -10,8 +10,9 @@ from fedmc.evaluation.runner import Outcome, load
 from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
 from fedmc.problem.ranking import CUTOFFS
-from fedmc.report import html
+from fedmc.report import applying, html
 from fedmc.report.figures import draw, panels, save
+from fedmc.report.legends import NDCG, RMSE
 
 HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "± over seeds",
@@ -40,17 +41,23 @@ def write_report(folder: Path) -> Path:
     body = [
         html.summary(describe(study, outcomes, lines)),
         html.section("Curves", *figures),
-        html.section("Methods", html.table([HEADINGS[name] for name in shown], rows)),
+        html.section("Methods", *_legend(study), html.table([HEADINGS[name] for name in shown], rows)),
         *_ranking(lines),
         html.section(
             "What was run", html.pairs(_settings(study)), html.folded("Settings of each method", _cases(study))
         ),
-        html.section("The theory's certificate", html.paragraph(CERTIFICATE)),
-        html.section("Made with", html.pairs(html.versions())),
+        html.folded_section("The theory's certificate", html.paragraph(CERTIFICATE)),
+        html.folded_section("Made with", html.pairs(html.versions())),
     ]
     path = folder / "report.html"
     path.write_text(html.page(study.title, _about(study), body), encoding="utf-8")
     return path
+
+
+def _legend(study: Study) -> list[str]:
+    """What the measure means that methods are compared by."""
+    measure = {"test_rmse": RMSE.format(unit="the units of the ratings"), "test_ndcg_20": NDCG}.get(study.goal.measure)
+    return [] if measure is None else [html.paragraph(measure)]
 
 
 def ranking_table(lines: Sequence[Line], cutoff: int) -> tuple[list[str], list[list[object]]]:
@@ -137,6 +144,7 @@ def _settings(study: Study) -> dict[str, object]:
 
 def _cases(study: Study) -> str:
     return "".join(
-        html.heading(case.label) + html.pairs(case.settings(study.seeds[0], study.active).to_dict())
+        html.heading(case.label)
+        + html.pairs(applying.that_apply(case.settings(study.seeds[0], study.active).to_dict()))
         for case in study.cases
     )

@@ -14,8 +14,10 @@ from fedmc.errors import InputError
 from fedmc.federation.pages import clean
 from fedmc.federation.pages.history import MEASURES
 from fedmc.federation.server.run_folder import RunFolder, RunPlan
-from fedmc.report import claims, html
+from fedmc.report import applying, claims, html
+from fedmc.report.best import Best, best_of
 from fedmc.report.figures import inline_svg, plot
+from fedmc.report.legends import NDCG, RMSE
 
 Line = Mapping[str, object]
 COLUMNS = {
@@ -42,14 +44,6 @@ class Found(NamedTuple):
         return next((clean.number(line["epsilon"]) for line in reversed(self.rounds) if "epsilon" in line), None)
 
 
-class Best(NamedTuple):
-    """The curve of a measure and its best round."""
-
-    label: str
-    points: list[tuple[float, float]]
-    best: tuple[float, float]
-
-
 def write_report(path: Path) -> Path:
     """Write report.html into the folder of a run, whole or not at all."""
     found = _read(RunFolder(path))
@@ -60,15 +54,16 @@ def write_report(path: Path) -> Path:
         html.summary(describe(found, curves)),
         html.section("What ran", html.pairs(_facts(found))),
         claims.section(privacy, len(plan.organisations), found.spent, clean.names(found.status.get("visible"), known)),
-        html.section("Curves", html.drawing(_drawings(found, curves), "By round")),
-        html.section("Rounds", _table(found)),
+        html.section("Curves", *_legend(curves), html.drawing(_drawings(found, curves), "By round")),
         _left_out(found),
-        html.section("Settings", html.pairs(plan.settings.to_dict())),
-        html.section("Made with", html.pairs(html.versions())),
+        html.folded_section("Rounds", _table(found, curves)),
+        html.folded_section("Settings", html.pairs(applying.that_apply(plan.settings.to_dict()))),
+        html.folded_section("Made with", html.pairs(html.versions())),
     ]
     target = path / "report.html"
-    about = f"{len(plan.organisations)} organisations: {', '.join(plan.organisations)}"
-    write_whole(target, html.page(f"Run {found.name} of a federation", about, body, NOTE).encode())
+    about = f"A run of the federation of {', '.join(plan.organisations)}"
+    title = f"Run {found.name}: {len(plan.organisations)} organisations, one model"
+    write_whole(target, html.page(title, about, body, NOTE).encode())
     return target
 
 
@@ -83,13 +78,12 @@ def _read(folder: RunFolder) -> Found:
 
 
 def _curve(found: Found, kind: str) -> Best | None:
-    """The curve of the first measure of this kind that there is."""
-    for name in MEASURES[kind]:
+    """The curve of the first measure of this kind that there is, of validation data if there are any."""
+    for name in sorted(MEASURES[kind], key=lambda name: not name.startswith("validation")):
         pairs = [(clean.whole(line["number"]), clean.number(line.get(name))) for line in found.rounds]
         points = [(float(number), value) for number, value in pairs if value is not None]
         if points:
-            sign = 1 if kind == "RMSE" else -1
-            return Best(f"{name.partition('_')[0]} {kind}", points, min(points, key=lambda point: sign * point[1]))
+            return best_of(name, points)
     return None
 
 
@@ -99,13 +93,7 @@ def describe(found: Found, curves: Sequence[Best]) -> list[str]:
     why = clean.words(found.status.get("why"))
     said = [f"The run is {found.status.get('state')} after {number} of {plan.rounds} rounds{why and f': {why}'}."]
     for one in curves:
-        (best, value), (last, now) = one.best, one.points[-1]
-        end = (
-            "which is the last measured one"
-            if best == last
-            else f"that of the model, after round {last:.0f}, {now:.4f}"
-        )
-        said.append(f"The best {one.label} is {value:.4f}, in round {best:.0f}, {end}.")
+        said.append(one.in_words())
     up, down = (_total(found, name) / 1e6 for name in ("bytes_up", "bytes_down"))
     seconds = [clean.number(line.get("seconds")) or 0.0 for line in found.rounds]
     said.append(
@@ -115,7 +103,7 @@ def describe(found: Found, curves: Sequence[Best]) -> list[str]:
     holders = clean.names(found.status.get("has_model"), tuple(plan.organisations))
     if holders:
         said.append(f"The model is with {', '.join(holders)}.")
-    return said
+    return [*said, claims.sentence(plan.settings.privacy)]
 
 
 def _total(found: Found, name: str) -> int:
@@ -150,13 +138,22 @@ def _drawings(found: Found, curves: Sequence[Best]) -> list[str]:
     return drawn
 
 
-def _table(found: Found) -> str:
-    """All rounds, and how many organisations took part; columns that are empty are left out."""
+def _legend(curves: Sequence[Best]) -> list[str]:
+    """What the measures mean, and by what the best round was chosen."""
+    words = {"RMSE": RMSE.format(unit="the units of the ratings"), "NDCG@20": NDCG}
+    said = [text for name, text in words.items() if any(name in one.label for one in curves)]
+    return [html.paragraph(text) for text in (*said, *(one.chosen_by for one in curves[:1]))]
+
+
+def _table(found: Found, curves: Sequence[Best]) -> str:
+    """All rounds, the best one marked, and how many organisations took part; empty columns are left out."""
     rows = [{name: clean.number(line.get(name)) for name in COLUMNS} for line in found.rounds]
     shown = [name for name in COLUMNS if any(row[name] is not None for row in rows)]
     took_part = [len(some) if isinstance(some := line.get("participants"), list) else None for line in found.rounds]
     cells = [[*(row[name] for name in shown), count] for row, count in zip(rows, took_part, strict=True)]
-    return html.table([*(COLUMNS[name] for name in shown), "took part"], cells)
+    numbers = [clean.whole(line.get("number")) for line in found.rounds]
+    marked = {numbers.index(curves[0].number): "best"} if curves else None
+    return html.table([*(COLUMNS[name] for name in shown), "took part"], cells, marked=marked)
 
 
 def _left_out(found: Found) -> str:

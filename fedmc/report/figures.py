@@ -133,10 +133,11 @@ def plot(
     diagonal: bool = False,
     best: tuple[float, float] | None = None,
     kind: type[Canvas] = Canvas,
+    levels: Mapping[str, float] | None = None,
 ) -> Canvas:
     """One curve over axes with these names: by round, or from 0 to 1 with the diagonal as a dashed line.
 
-    The `best` of the points is marked.
+    The `best` of the points is marked. `levels` are drawn as dashed lines with their names.
     """
     with matplotlib.rc_context(STYLE):
         canvas = kind(figsize=(5.2, 3.6), layout="constrained")
@@ -152,6 +153,44 @@ def plot(
             place.plot(*best, color=COLOURS[1], marker="o", markersize=7, fillstyle="none", markeredgewidth=1.8)
             place.annotate(f"best: round {best[0]:.0f}", best, (0, 9), textcoords="offset points", ha="center")
         place.set(xlabel=x, ylabel=y)
+        if levels:
+            _draw_levels(canvas, place, points, levels)
+    return canvas
+
+
+def _draw_levels(
+    canvas: Canvas, place: Axes, points: Sequence[tuple[float, float]], levels: Mapping[str, float]
+) -> None:
+    """Dashed lines with a legend below; starting values far above all of them are cut off."""
+    lines = [
+        place.axhline(level, color=colour, linestyle="--", linewidth=1.4)
+        for level, colour in zip(levels.values(), COLOURS[1:], strict=False)
+    ]
+    canvas.legend(
+        [*place.get_lines()[:1], *lines], ["this model", *levels], loc="outside lower center", ncols=2,
+    )  # fmt: skip
+    ends = [points[-1][1], *levels.values()]
+    low, high = min(ends), max(ends)
+    margin = max(high - low, 0.05 * abs(high), 1e-9)
+    bottom, top = place.get_ylim()
+    place.set_ylim(max(bottom, low - 0.5 * margin), min(top, high + margin))
+
+
+def dots(rows: Sequence[tuple[str, float, float]], names: tuple[str, str], x: str) -> Canvas:
+    """A line for each row, from its first value to its second one; the rows are named if they are few."""
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(5.2, 1.5 + min(0.24 * len(rows), 6)), layout="constrained")
+        place, heights = canvas.subplots(), np.arange(len(rows))[::-1]
+        before, after = (np.array([row[k] for row in rows], float) for k in (1, 2))
+        place.hlines(heights, before, after, color=INK, alpha=0.5, linewidth=1.4)
+        drawn = [
+            place.plot(values, heights, linestyle="", marker=marker, color=colour, markersize=6)[0]
+            for values, marker, colour in ((before, "s", COLOURS[1]), (after, "o", COLOURS[0]))
+        ]
+        place.set_yticks(heights, [row[0] for row in rows]) if len(rows) <= FEW else place.set_yticks([])
+        place.set(xlabel=x)
+        place.grid(axis="y", visible=False)
+        canvas.legend(drawn, names, loc="outside lower center", ncols=2)
     return canvas
 
 

@@ -65,18 +65,50 @@ def folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], sorts: bool = True) -> str:
-    """A table; numbers are displayed rounded but sorted by their full values."""
+def folded_section(title: str, *parts: str) -> str:
+    """A section that a click opens: for those who want to know more."""
+    content = f"<details><summary><h2>{escape(title)}</h2></summary>{''.join(parts)}</details>"
+    return f'<section class="folded">{content}</section>'
+
+
+def ordered(texts: Sequence[str]) -> str:
+    """A numbered list."""
+    return f"<ol>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ol>"
+
+
+def cards(parts: Sequence[str]) -> str:
+    """Parts beside each other where there is room."""
+    return f'<div class="cards">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    sorts: bool = True,
+    marked: Mapping[int, str] | None = None,
+    label: str | None = None,
+) -> str:
+    """A table; numbers are displayed rounded but sorted by their full values.
+
+    The rows with the numbers in `marked` are highlighted, with this word beside their first cell. The `label` names the
+    table for those who cannot see it.
+    """
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    body = "".join(_row(row, (marked or {}).get(number)) for number, row in enumerate(rows))
     kind = ' class="sorts"' if sorts else ""
-    return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    whole = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return scrolling(whole, label or f"Table by {headings[0]}")
 
 
-def pairs(values: Mapping[str, object]) -> str:
+def pairs(values: Mapping[str, object], label: str = "Table of names and values") -> str:
     """A table of names and values."""
     rows = "".join(f'<tr><td>{escape(k)}</td><td class="words">{escape(str(v))}</td></tr>' for k, v in values.items())
-    return f'<div class="wide"><table class="pairs"><tbody>{rows}</tbody></table></div>'
+    return scrolling(f'<table class="pairs"><tbody>{rows}</tbody></table>', label)
+
+
+def scrolling(content: str, label: str) -> str:
+    """What may be wider than the page: it scrolls by itself, also by the keyboard, and its edges show that it does."""
+    return f'<div class="wide" role="region" aria-label="{escape(label)}" tabindex="0">{content}</div>'
 
 
 def versions() -> dict[str, str]:
@@ -103,6 +135,13 @@ def short(value: object) -> str:
     return str(value)
 
 
-def _cell(value: object) -> str:
+def _row(cells: Sequence[object], mark: str | None) -> str:
+    if mark is None:
+        return f"<tr>{''.join(map(_cell, cells))}</tr>"
+    tag = f' <span class="tag">{escape(mark)}</span>'
+    return f'<tr class="marked">{_cell(cells[0], tag)}{"".join(map(_cell, cells[1:]))}</tr>'
+
+
+def _cell(value: object, tag: str = "") -> str:
     sort = f' data-value="{value!r}"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
-    return f"<td{sort}>{escape(short(value))}</td>"
+    return f"<td{sort}>{escape(short(value))}{tag}</td>"

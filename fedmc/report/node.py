@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmc.data.files import write_whole
+from fedmc.data.prepared import Prepared
 from fedmc.errors import FedmcError, printable, require
 from fedmc.evaluation.coverage import SHOWN, percent
 from fedmc.federation.node import models, overview
@@ -15,12 +16,18 @@ from fedmc.federation.node.models import Version
 from fedmc.federation.node.organisation import ledger_of
 from fedmc.federation.node.overview import RunAtNode
 from fedmc.federation.setup.layout import NodeConfig
-from fedmc.model import load
-from fedmc.report import claims, html
+from fedmc.model import Model, load
+from fedmc.model.given import titled
+from fedmc.report import claims, examples, html
+from fedmc.report.legends import NDCG, RMSE
 from fedmc.report.node_measures import Measured, counts, measure, prepared_of
+from fedmc.report.run_folder import unit_of
+from fedmc.report.sentences import change
 
 FILE = "report.html"
 NOTE = "This page belongs to the organisation. Every number is a count or a mean; none is about a single user."
+ALONE = "this organisation alone: the same algorithm on its own data"
+BIASES = "biases only: averages of the organisation's own users and items"
 COUNTED = "Pairs that both models know and that neither was trained on."
 NOT_MEASURED = (
     "Not measured: the node has no model of this run, or holds nothing out that its model knows. An entry such as "
@@ -28,20 +35,30 @@ NOT_MEASURED = (
 )
 
 
-def write_report(config: NodeConfig, run: str | None = None) -> Path:
-    """Write report.html into the node's folder, readable by its owner only: about a run, or the last one."""
+def write_report(config: NodeConfig, run: str | None = None, alone: bool = False) -> Path:
+    """Write report.html into the node's folder, readable by its owner only: about a run, or the last one.
+
+    With `alone`, a model of the organisation's own data is trained to compare with.
+    """
     look, known = overview.look(config), models.versions(config)
     chosen = _choose(look.runs, known, run)
     at = next((k for k, version in enumerate(known) if version.run == chosen), None)
+    prepared, model, found = prepared_of(config), None, None
+    if at is not None:
+        model = load(config.path(models.FOLDER) / f"{known[at].run}.npz")
+    if at is not None and model is not None and prepared is not None:
+        model = titled(model, prepared.catalogue.features)
+        found = measure(config, prepared, known[at], known[at + 1] if at + 1 < len(known) else None, alone)
     body = [
-        html.summary(_describe(look.runs, known, chosen)),
-        *_data(config),
-        _quality(config, known, at),
-        *_claim(config, known, at),
+        html.summary([*_describe(look.runs, known, chosen), *_in_short(found), *_claim_in_short(model)]),
+        _data(prepared),
+        _quality([one.run for one in known[at:]], found),
+        *examples.section(model, "stars" if model is None else unit_of(*(model.rating_range or (None, None)))),
+        *_claim(model),
         html.section("Privacy budget", html.paragraph(_budget(config))),
         html.section("Models", _models(known)),
         html.section("Runs", _runs(look.runs)),
-        html.section("Made with", html.pairs(html.versions())),
+        html.folded_section("Made with", html.pairs(html.versions())),
     ]
     path = config.path(FILE)
     page = html.page(f"{config.organisation} in a federation", f"server {config.server}", body, NOTE)
@@ -72,32 +89,45 @@ def _describe(runs: Sequence[RunAtNode], known: Sequence[Version], chosen: str |
     return said + ([] if used is None else [f"The model of run {used} is in use."])
 
 
-def _data(config: NodeConfig) -> list[str]:
-    prepared = prepared_of(config)
+def _data(prepared: Prepared | None) -> str:
     if prepared is None:
         cure = "The data have not been read yet: fedmc node check reads them."
-        return [html.section("Own data", html.paragraph(cure))]
-    return [html.section("Own data", html.pairs(_shown(counts(prepared, prepared.shards[0]))))]
+        return html.section("Own data", html.paragraph(cure))
+    return html.section("Own data", html.pairs(_shown(counts(prepared, prepared.shards[0]))))
 
 
 def _shown(values: dict[str, object]) -> dict[str, object]:
     return {name: html.short(value) for name, value in values.items()}
 
 
-def _quality(config: NodeConfig, known: Sequence[Version], at: int | None) -> str:
-    """What the run has changed on the organisation's own held-out pairs."""
-    prepared, found = prepared_of(config), None
-    if at is not None and prepared is not None:
-        found = measure(config, prepared, known[at], known[at + 1] if at + 1 < len(known) else None)
-    if found is None or at is None:
+def _in_short(found: Measured | None) -> list[str]:
+    """How good the model is, and what being together is worth."""
+    if found is None:
+        return []
+    said = [f"On held-out data of this organisation the model has an {found.label} of {found.after:.4f}."]
+    for name, value in (("a model of its own data alone", found.alone), ("biases only", found.biases)):
+        if value is not None:
+            said.append(f"Beside {name}, with {value:.4f}, that is {change(found.after, value)}.")
+    return said
+
+
+def _quality(runs: Sequence[str], found: Measured | None) -> str:
+    """What the run has changed on the organisation's own held-out pairs; `runs` are it and those before it."""
+    if found is None:
         return html.section("On own held-out data", html.paragraph(NOT_MEASURED))
-    rows = [(known[at].run, "the model of this run", found.after)]
-    if found.before is not None:
-        rows.append((known[at + 1].run, "the model before", found.before))
-    table = html.table(("run", "model", found.label), rows, sorts=False)
+    others = (
+        ("the model before", "".join(runs[1:2]), found.before),
+        (ALONE, "", found.alone),
+        (BIASES, "", found.biases),
+    )
+    rows: list[tuple[object, ...]] = [("the model of this run", found.after, "", runs[0])]
+    rows += [(name, value, change(found.after, value), run) for name, run, value in others if value is not None]
+    headings = "model", found.label, "this model is", "run"
+    table = html.table(headings, rows, sorts=False, marked={0: "this run"})
     counted = f"{COUNTED if found.before is not None else 'Pairs that the model knows and was not trained on.'}"
     said = html.paragraph(f"Computed here, from {found.pairs:,} held-out pairs. {counted}")
-    return html.section("On own held-out data", table, said, *_intervals(found))
+    legend = NDCG if found.biases is None else RMSE.format(unit="the units of the ratings")
+    return html.section("On own held-out data", html.paragraph(legend), table, said, *_intervals(found))
 
 
 def _intervals(found: Measured) -> list[str]:
@@ -107,12 +137,13 @@ def _intervals(found: Measured) -> list[str]:
     return [html.table(("intervals", "hold", "mean width"), rows, sorts=False)]
 
 
-def _claim(config: NodeConfig, known: Sequence[Version], at: int | None) -> list[str]:
+def _claim_in_short(model: Model | None) -> list[str]:
+    return [] if model is None else [claims.sentence(model.settings.privacy)]
+
+
+def _claim(model: Model | None) -> list[str]:
     """The privacy of the run, from the settings in its model."""
-    if at is None:
-        return []
-    model = load(config.path(models.FOLDER) / f"{known[at].run}.npz")
-    return [claims.section(model.settings.privacy, model.clients)]
+    return [] if model is None else [claims.section(model.settings.privacy, model.clients)]
 
 
 def _budget(config: NodeConfig) -> str:

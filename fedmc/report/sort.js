@@ -23,3 +23,8 @@ for (const table of document.querySelectorAll("table.sorts")) {
     });
   });
 }
+// A table that is wider than the page says that it scrolls.
+const watcher = new ResizeObserver((entries) => {
+  for (const { target } of entries) target.classList.toggle("scrolls", target.scrollWidth > target.clientWidth + 1);
+});
+for (const wide of document.querySelectorAll(".wide")) watcher.observe(wide);
