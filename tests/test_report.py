@@ -9,7 +9,8 @@ import pytest
 
 from fedmc.errors import InputError
 from fedmc.report import html
-from fedmc.report.run import certificate, write_report
+from fedmc.report.run import write_report
+from fedmc.report.sentences import certificate
 from tests.command import fedmc
 from tests.conftest import planted
 

@@ -194,6 +194,18 @@ def dots(rows: Sequence[tuple[str, float, float]], names: tuple[str, str], x: st
     return canvas
 
 
+def decades(curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Canvas:
+    """Curves by name, with both axes in powers of ten."""
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(5.2, 3.9), layout="constrained")
+        place = canvas.subplots()
+        for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
+            place.plot(*zip(*points, strict=True), color=colour, label=name)
+        place.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+        canvas.legend(loc="outside lower center", ncols=1)
+    return canvas
+
+
 def plot_history(rounds: Sequence[Round], measure: str | None = None) -> Shown:
     """A measure of a run by round; by default of what was held out, else of the training ratings."""
     rows = [round.record() for round in rounds]

@@ -13,7 +13,7 @@ from fedmc.algorithms.state import ServerState
 from fedmc.algorithms.theory import LIPSCHITZ, POWER, Convergence, cross_lipschitz
 from fedmc.errors import UnmeasuredError
 from fedmc.training.engine import Engine
-from fedmc.training.rate import Constants, Progress, Rate, Setting, constant, threshold
+from fedmc.training.rate import Constants, Progress, Rate, Setting, constant, suggested, threshold
 from fedmc.training.sampling import sampler_of
 from fedmc.types import Array
 
@@ -34,6 +34,7 @@ class Diagnostics(NamedTuple):
     dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||, with beta 1 for curvature
     stationarity: float | None = None  # an upper bound on dist(0, dPhi), after the paper's (122d)
     beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
+    beta_suggested: float | None = None  # above the threshold with a margin, if the theorem covers these settings
     certified: bool | None = None  # the theorem covers these settings, and beta is above the threshold
     min_dist2: float | None = None  # the smallest stationarity^2 of all rounds so far
     dist2_bound: float | None = None  # C (L^0 - alpha) / K, the theorem's bound on its expectation; if certified
@@ -81,6 +82,10 @@ class Certificate:
         beta = float(self.settings.beta) if self.covered else 0.0
         return Setting(beta, self.settings.inner_steps, self.clients, self.p_min)
 
+    def suggested(self, needed: float) -> float | None:
+        """A beta for another run, which the theorem certifies if its constants are no more than a little worse."""
+        return suggested(needed) if self.covered else None
+
     def rate(self, number: int, found: Convergence, certified: bool) -> Rate:
         """How fast the run becomes stationary, after the constants of a round have been added."""
         C = constant(self.constants(), self.setting) if certified else None
@@ -121,8 +126,8 @@ def diagnose(
     needed, certified = certificate.update(sums)
     found = theory.server(sums, server, broadcast, before)
     rate = certificate.rate(broadcast.round, found, certified)
-    known = found._asdict() | rate._asdict()
-    return Measured(basic._replace(**known, beta_needed=needed, certified=certified), nbytes)
+    known = found._asdict() | rate._asdict() | {"beta_needed": needed, "certified": certified}
+    return Measured(basic._replace(**known, beta_suggested=certificate.suggested(needed)), nbytes)
 
 
 def from_sums(sums: Sums, broadcast: Broadcast) -> Diagnostics:

@@ -11,6 +11,7 @@ The derivation is in docs/explanation/algorithm.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -121,3 +122,19 @@ class Progress:
         known = C is not None and self.start is not None and math.isfinite(C * self.start)
         bound = C * self.start / len(self.numbers) if known else None  # type: ignore[operator]
         return Rate(self.smallest[-1], bound, slope(self.numbers, self.smallest))
+
+
+def in_words(found: Mapping[str, object]) -> list[str]:
+    """The rate of a run and, if the theorem could certify one with another beta, that beta."""
+    smallest, bound, steep = (found.get(name) for name in Rate._fields)
+    needed, beta = found.get("beta_needed"), found.get("beta_suggested")
+    said = []
+    if isinstance(smallest, float):
+        said.append(f"The smallest dist(0, dPhi)^2 so far is {smallest:.3g}.")
+    if isinstance(bound, float):
+        said.append(f"The theorem bounds its expectation by C (L^0 - alpha)/K = {bound:.3g}.")
+    if isinstance(steep, float):
+        said.append(f"Over the last decade of K it falls as K^{steep:.2f}; the theorem's bound falls as K^-1.")
+    if isinstance(beta, float) and not found.get("certified"):
+        said.append(f"The theorem asks for a beta above {needed:.3g}: a run with --beta {beta:g} has one.")
+    return said
