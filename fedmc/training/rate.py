@@ -76,7 +76,10 @@ def constant(known: Constants, run: Setting) -> float | None:
 
 
 def suggested(needed: float) -> float | None:
-    """A beta above the threshold with a margin, in two digits."""
+    """A beta above the threshold with a margin, in two digits.
+
+    The constants are those of another beta. They hardly change between large ones, so that a second suggestion holds.
+    """
     if not 0 < needed < math.inf:
         return None
     unit = 10.0 ** (math.floor(math.log10(MARGIN * needed)) - 1)
@@ -136,5 +139,5 @@ def in_words(found: Mapping[str, object]) -> list[str]:
     if isinstance(steep, float):
         said.append(f"Over the last decade of K it falls as K^{steep:.2f}; the theorem's bound falls as K^-1.")
     if isinstance(beta, float) and not found.get("certified"):
-        said.append(f"The theorem asks for a beta above {needed:.3g}: a run with --beta {beta:g} has one.")
+        said.append(f"With this run's constants the theorem asks for a beta above {needed:.3g}: try --beta {beta:g}.")
     return said
