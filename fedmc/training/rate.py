@@ -11,7 +11,9 @@ The derivation is in docs/explanation/algorithm.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,13 +88,13 @@ def suggested(needed: float) -> float | None:
     return float(f"{math.ceil(MARGIN * needed / unit) * unit:.2g}")
 
 
-def slope(numbers: list[int], smallest: list[float]) -> float | None:
+def slope(numbers: Sequence[int], smallest: Sequence[float]) -> float | None:
     """Least squares of log(smallest so far) on log(K), over the last decade of K; None before round 10."""
     K = numbers[-1] if numbers else 0
-    since = next((k for k, number in enumerate(numbers) if number * DECADE >= K), 0)
+    since = bisect_left(numbers, K / DECADE)
     if K < DECADE or len(numbers) - since < 2 or smallest[-1] <= 0:
         return None
-    x, y = np.log(numbers[since:]), np.log(smallest[since:])
+    x, y = np.log(np.asarray(numbers[since:])), np.log(np.asarray(smallest[since:]))
     x -= x.mean()
     return float(x @ y / (x @ x))
 
@@ -110,8 +112,8 @@ class Progress:
     """The measured rounds of a run so far, round 0 apart."""
 
     start: float | None = None  # L^0
-    numbers: list[int] = field(default_factory=list)
-    smallest: list[float] = field(default_factory=list)  # dist^2 so far
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    smallest: array[float] = field(default_factory=lambda: array("d"))  # dist^2 so far
 
     def add(self, number: int, lagrangian: float | None, stationarity: float | None, C: float | None) -> Rate:
         """Add a measured round. If not all rounds are measured, K counts those that are: the sum holds for them too."""
