@@ -63,7 +63,7 @@ def unfold(page):
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
 
-@pytest.mark.parametrize(("which", "count"), [("run_folder", 3), ("comparison_folder", 2), ("bayesian_folder", 5)])
+@pytest.mark.parametrize(("which", "count"), [("run_folder", 4), ("comparison_folder", 2), ("bayesian_folder", 5)])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser(browser, request, which, count, width, scheme):
