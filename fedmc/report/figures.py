@@ -23,7 +23,8 @@ from fedmc.training.rounds import Round
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
 MEASURES = ("test_rmse", "validation_rmse", "validation_ndcg_20", "train_rmse", "objective")  # the first known one
-INSET = (0.4, 0.3, 0.58, 0.58)  # left, bottom, width and height, as shares of the axes
+INSET = (0.42, 0.4, 0.56, 0.5)  # left, bottom, width and height, as shares of the axes
+CLOSE = 0.1  # ends in less than this share of the axis are magnified
 FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
@@ -99,14 +100,14 @@ def _curve(place: Axes, panel: Panel, group: Sequence[Outcome], colour: str) -> 
 
 
 def _magnify_ends(place: Axes, panel: Panel, groups: Mapping[str, Sequence[Outcome]]) -> None:
-    """If values at the start are far above the final ones, show those once more, magnified."""
+    """If the final values lie close together below those of the start, show them once more, magnified."""
     ends = [outcome.rows[-1].get("test_rmse") for group in groups.values() for outcome in group]
     known = [end for end in ends if end is not None]
     if len(known) < 2 or max(known) == min(known):
         return
-    low, high = min(known), max(known)
+    low, high, (bottom, start) = min(known), max(known), place.get_ylim()
     top = high + max(high - low, 0.05 * high)
-    if place.get_ylim()[1] > top:
+    if high - low < CLOSE * (start - bottom) and top < start:
         inset = place.inset_axes(INSET)
         _curves(inset, panel, groups)
         inset.set_ylim(low - 0.08 * (top - low), top)
