@@ -27,6 +27,7 @@ from fedmc.training.stopping import Stop
 
 CLIENTS, ACTIVE, ROUNDS, RANK = 20, 10, 20, 20
 LEVEL = 0.9  # of the intervals
+WITHIN = 0.001  # part of an error that is no difference
 USER, FILM = 1, 318  # of the example: this user has not rated this film
 
 
@@ -97,13 +98,19 @@ def _print_result(ratings: Ratings, rows: list[tuple[str, str, float]]) -> None:
     columns = "method", "what leaves a client", "test RMSE (stars)"
     print_table(title, columns, [(name, leaves, f"{rmse:.4f}") for name, leaves, rmse in rows])
     alone, federated, pooled = rows[1][2], rows[2][2], rows[3][2]
-    side = "below" if federated < alone else "above"
-    against = f"{abs(federated / pooled - 1):.1%} {'below' if federated < pooled else 'above'}"
     print_text(
-        f"Training together without sharing a rating gives an error {abs(1 - federated / alone):.1%} {side} that of "
-        f"each client alone, and {against} that of the same model on pooled data. "
+        f"Training together without sharing a rating gives an error {_beside(federated, alone)} that of each client "
+        f"alone, and {_beside(federated, pooled)} that of the same model on pooled data. "
         "Only updates travelled; user factors and ratings stayed where they were."
     )
+
+
+def _beside(error: float, other: float) -> str:
+    """How an error compares with another, in words that go before it."""
+    change = error / other - 1
+    if abs(change) < WITHIN:
+        return f"within {WITHIN:.1%} of"
+    return f"{abs(change):.1%} {'below' if change < 0 else 'above'}"
 
 
 def _intervals_in_words(model: Model, intervals: Calibration) -> str:
