@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from itertools import islice
 
 import numpy as np
@@ -128,4 +130,16 @@ def test_a_model_file_with_impossible_numbers_is_refused(name, tmp_path):
     assert load(tmp_path / "whole.npz").posterior is not None
     np.savez(tmp_path / "bad.npz", **content | {name: DAMAGE[name](content[name])})
     with pytest.raises(ModelFileError, match=name if name != "V" else "V is not finite"):
+        load(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rating_range": [math.nan, 5]}, {"rating_range": [5, 1]}, {"mean": 1e300}, {"scale": math.inf}]
+)
+def test_a_model_file_with_an_impossible_scale_is_refused(wrong, tmp_path):
+    FedMC(2, clients=4, rounds=2).fit(planted()).save(str(tmp_path / "whole.npz"))
+    content = dict(np.load(tmp_path / "whole.npz"))
+    about = json.loads(str(content["about"])) | wrong
+    np.savez(tmp_path / "bad.npz", **content | {"about": np.array(json.dumps(about))})
+    with pytest.raises(ModelFileError, match="ratings cannot"):
         load(tmp_path / "bad.npz")

@@ -73,6 +73,16 @@ def test_recommend(api, model, more):
     assert found["model"] == good(api.ask(get("/v1/health")))["model"]["hash"]
 
 
+def test_the_token_shows_what_users_rated(api, model):
+    """As docs/how-to/serve.md warns: it is no token for users."""
+    everything, new = (
+        {one["item"] for one in good(api.post("/v1/recommend", {"user": 7, "n": 15, "exclude_seen": seen}))["items"]}
+        for seen in (False, True)
+    )
+    (row,) = np.flatnonzero(model.users == 7)
+    assert everything - new == set(model.items[model.seen[[row]].indices].tolist())
+
+
 def test_an_id_may_be_a_text(api):
     assert listed(good(api.post("/v1/recommend", {"user": "7"}))) == listed(
         good(api.post("/v1/recommend", {"user": 7}))
@@ -212,6 +222,18 @@ def test_other_models_answer_too(tmp_path, preset):
     refused(
         api.post("/v1/predict", {"pairs": [{"user": 1, "item": 1}], "unknown": "prior"}), 422, "invalid", "Bayesian"
     )
+    api.close()
+
+
+def test_halves_of_characters_in_ids_and_titles(model, tmp_path):
+    """JSON writes them as escapes; UTF-8 cannot."""
+    titles = model.titles.astype("<U30")
+    titles[3] = "Film \ud800"
+    api = Direct(holder_of(replace(model, titles=titles), tmp_path / "model.npz"))
+    found = good(api.post("/v1/predict", {"pairs": [{"user": 7, "item": 3}]}))["predictions"]
+    assert found[0]["title"] == "Film \ud800"
+    assert found[0]["prediction"] == model.predict(7, 3)[0]
+    assert "low" not in found[0]
     api.close()
 
 

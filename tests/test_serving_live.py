@@ -111,6 +111,7 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(files, place, holder,
         until(lambda: health(client)["status"] == "old")
         found = health(client)
         assert found["model"] == first["model"]
+        assert str(place.parent) not in found["refused"]["why"]
         assert "model.npz" in found["refused"]["why"]
         assert client.post("/v1/recommend", json={"user": 7}).status_code == 200
         assert caplog.text.count("the new model is refused") == 1  # not once in every look
@@ -170,6 +171,21 @@ def test_a_file_that_changes_while_it_is_read(files, place, holder):
     holder_load, holder.load = holder.load, changing
     with pytest.raises(DataError, match="changes while it is read"):
         holder._read()
+
+
+def test_a_copy_that_keeps_time_and_size_is_noticed(place, holder):
+    """As `rsync --inplace --times` or `cp --preserve` write it."""
+    with np.load(place) as archive:
+        content = dict(archive)
+    content["titles"] = np.frombuffer(content["titles"].tobytes().replace(b"Film A", b"Film Z"), np.uint8)
+    before, hash_before = place.stat(), holder.current.hash
+    np.savez(place, **content)
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = place.stat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+    holder.check()
+    assert holder.current.hash != hash_before
+    assert holder.current.model.titles[0] == "Film Z of 1990"
 
 
 # Connections.
@@ -275,6 +291,57 @@ def test_a_peer_that_does_not_read_is_cut(holder, monkeypatch):
             assert health(client)["status"] == "ok"
 
 
+def deaf_peer(world, requests):
+    """A connection that sends and never reads."""
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    peer.settimeout(5)
+    peer.connect(("127.0.0.1", world.port))
+    peer.sendall(requests)
+    return peer
+
+
+PAGE = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def test_a_peer_that_does_not_read_its_last_answer_is_cut(holder, monkeypatch):
+    """Closing a connection waits until the peer has read all."""
+    monkeypatch.setattr(connection, "EXCHANGE", 0.5)
+    monkeypatch.setattr(connection, "HEADER", 0.5)
+    with running(holder) as world:
+        there = world.uvicorn.server_state.connections
+        last = PAGE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        world.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)  # its connections have the same
+        with deaf_peer(world, last):
+            until(lambda: any(one.transport.is_closing() for one in there))
+            until(lambda: not there, 10)
+        world.uvicorn.config.timeout_keep_alive = 0.2
+        with deaf_peer(world, PAGE):
+            until(lambda: any(one.transport.is_closing() for one in there))
+            until(lambda: not there, 10)
+
+
+def test_strangers_that_do_not_read_keep_nobody_out(holder, monkeypatch):
+    monkeypatch.setattr(connection, "CONNECTIONS", 5)
+    with running(holder) as world:
+        strangers = [deaf_peer(world, PAGE * 400) for _ in range(5)]
+        until(lambda: sum(one.answering for one in world.uvicorn.server_state.connections) == 5)
+        with world.client() as client:
+            for _ in range(3):
+                assert client.post("/v1/recommend", json={"user": 7}).status_code == 200
+            strangers += [deaf_peer(world, PAGE) for _ in range(5)]
+            (left,) = [one for one in world.uvicorn.server_state.connections if one.known]
+            assert not left.ended
+        for one in strangers:
+            one.close()
+
+
+def test_a_long_header_is_refused_even_in_one_piece(holder):
+    with running(holder) as world, world.connect() as peer:
+        peer.sendall(PAGE[:-2] + b"x: " + b"x" * (connection.HEADER_BYTES + 1) + b"\r\n\r\n")
+        assert peer.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 def test_too_many_connections_end_the_one_that_is_idle_longest(holder, monkeypatch):
     monkeypatch.setattr(connection, "CONNECTIONS", 5)
     with running(holder) as world:
@@ -370,6 +437,9 @@ def test_the_page_in_a_browser(holder, browser):
         answer = section.locator("pre").inner_text()
         assert answer.startswith("200")
         assert len(json.loads(answer[4:])["items"]) == 2
+        section.locator("textarea").fill('{"user": 7, "exclude": [9007199254740993]}')
+        section.locator("button").click()
+        section.locator("pre", has_text=re.compile(r"\[\s+9007199254740993\s+\]")).wait_for(timeout=5000)
         assert all(url.startswith(f"{world.address}/") or url.startswith("data:") for url in asked), asked
         assert [text for text in said if "401" not in text] == []
         page.set_viewport_size({"width": 390, "height": 800})
@@ -393,6 +463,8 @@ def test_what_the_command_refuses(place, tmp_path):
     refused(fedmc("serve", tmp_path), "holds no model.npz")
     refused(fedmc("serve", run, "--host", "0.0.0.0"), "not loopback", "--remote", "TLS")
     refused(fedmc("serve", run, "--host", "0.0.0.0", "--remote", "--no-token"), "--no-token is for loopback only")
+    for name in ("https://films.example.org", "films.example.org:443", ""):
+        refused(fedmc("serve", run, "--allow-host", name), "without scheme and port")
     refused(fedmc("serve", run, "--tls-cert", "x"), "both a certificate and its key")
     refused(fedmc("serve", run, "--host", "no.such.host.invalid", "--remote"), "cannot listen on no.such.host.invalid")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -404,6 +476,17 @@ def test_what_the_command_refuses(place, tmp_path):
     os.chmod(run / "serve.token", 0o600)
     (run / "model.npz").write_bytes(b"no model")
     refused(fedmc("serve", run, "--port", 0), "not a whole fedmc model file")
+
+
+def test_a_reload_while_it_starts_does_not_end_it(place):
+    """systemd takes the end by SIGHUP for a clean one, and would not start it again."""
+    code = (
+        "import os, signal, sys; from fedmc.cli import main; from fedmc.serving import server\n"
+        "server.listen = lambda binding: (os.kill(os.getpid(), signal.SIGHUP), sys.exit(7))\n"
+        "main(['serve', sys.argv[1]])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, place.parent], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
 
 
 def test_without_the_extra_it_says_what_to_install():
@@ -421,6 +504,24 @@ def test_tokens(tmp_path):
     assert not tokens.same("\udcff", token)
     assert tokens.bearer("Bearer x") == "x"
     assert tokens.bearer("Basic x") == ""
+
+
+def test_servers_that_start_together_share_a_token(tmp_path):
+    """The second one may look while the first has made the file, and not written it yet."""
+    path = tmp_path / "token"
+    path.touch(0o600)
+    writing = threading.Timer(0.1, path.write_text, ["a" * 30])
+    writing.start()
+    assert tokens.make_or_load(path) == "a" * 30
+    writing.join()
+
+
+def test_places_that_cannot_hold_a_token(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none" / "token")
+    for name in ("pipe", "nowhere"):
+        with pytest.raises(DataError, match=f"{name} is not a file"):
+            tokens.make_or_load(tmp_path / name)
 
 
 @contextmanager
@@ -518,6 +619,13 @@ def test_where_it_may_listen():
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
         with pytest.raises(InputError, match="--remote"):
             server.check_binding(Binding(host, 0), False, True)
+
+
+def test_the_documented_service_can_write_what_it_must():
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    cache = re.search(r"^    CacheDirectory=(\w+)$", page, re.M)[1]
+    assert f"    Environment=NUMBA_CACHE_DIR=/var/cache/{cache}\n" in page  # systemd makes it below /var/cache
+    assert "    ReadWritePaths=/srv/fedmc/run\n" in page  # for the token beside the model
 
 
 @pytest.mark.slow

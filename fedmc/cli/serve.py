@@ -27,6 +27,7 @@ from fedmc.serving.guard import Access
 from fedmc.serving.holder import Holder, Loaded
 from fedmc.serving.server import Binding
 from fedmc.web import token as tokens
+from fedmc.web.hosts import named
 
 TOKEN = "serve.token"
 
@@ -95,12 +96,14 @@ def _run(path: Path, read: Callable[[], Loaded], place: Path, listening: Listeni
     binding = listening.binding
     server.check_binding(binding, listening.remote, not listening.no_token)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server runs: it is reading the model anyway
+    names = frozenset({"localhost", *map(named, listening.allow_host or ())})
 
     file = listening.token_file or path.parent / TOKEN
     with server.listen(binding) as listener:
         token = None if listening.no_token else tokens.make_or_load(file)
         holder = Holder(path, read, place.resolve().name)
-        access = Access(token, frozenset({"localhost", *(one.lower() for one in listening.allow_host or ())}))
+        access = Access(token, names)
         about, address = holder.current.model, server.address(binding, listener)
 
         def ready() -> None:

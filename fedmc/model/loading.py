@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedmc.errors import DataError, FedmcError, ModelFileError, UnknownNameError
 from fedmc.model import files, titles
 from fedmc.model.model import Model
 from fedmc.problem.scaling import Scaling
-from fedmc.types import Array
+from fedmc.types import MAX_NUMBER, Array
 
 
 def load(path: str | Path, **overrides: Any) -> Model:
@@ -42,14 +43,22 @@ def _from_content(content: dict[str, Array], overrides: dict[str, Any]) -> Model
     settings = Settings.from_dict({**about["settings"], **overrides})
     files.check_arrays(content)
     mean, scale = float(about["mean"]), float(about["scale"])
-    require(bool(np.isfinite(mean) and 0 < scale < np.inf), f"ratings cannot be scaled by {mean}, {scale}", DataError)
+    sound = abs(mean) <= MAX_NUMBER and 0 < scale <= MAX_NUMBER
+    require(sound, f"ratings cannot be scaled by {mean}, {scale}", DataError)
     U, V = content["U"], content["V"]
     columns = settings.make_algorithm().columns(settings, shape[1])
     consistent = (U.shape, V.shape) == tuple(zip(shape, columns, strict=True))
     require(consistent, f"the factors {U.shape}, {V.shape} do not fit the ids {shape}", DataError)
-    known = about.get("rating_range")
     return Model(
         content["items"], V, content["users"], U, seen, Scaling(mean, scale), settings,
-        about["clients"], None if known is None else (float(known[0]), float(known[1])),
+        about["clients"], _range(about.get("rating_range")),
         files.posterior_from(content, settings.rank), titles.restored(content),
     )  # fmt: skip
+
+
+def _range(known: Sequence[float] | None) -> tuple[float, float] | None:
+    if known is None:
+        return None
+    low, high = float(known[0]), float(known[1])
+    require(-np.inf < low <= high < np.inf, f"ratings cannot range from {low} to {high}", DataError)
+    return low, high

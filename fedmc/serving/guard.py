@@ -85,7 +85,7 @@ class Guard:
         token = self.access.token if scope["path"] not in OPEN else None
         if token is not None and not same(bearer(headers.get("authorization", "")), token):
             raise _Refusal("unauthorized", "the token is missing or wrong: send Authorization: Bearer TOKEN")
-        scope.setdefault("state", {})[KNOWN] = token is not None
+        scope.setdefault("state", {})[KNOWN] = scope["path"] not in OPEN
         if scope["query_string"]:
             raise _Refusal("bad_request", "there are no parameters in addresses here: send them as JSON in the body")
         if scope["method"] == "POST":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,7 +39,7 @@ class Refusal(NamedTuple):
     """A new file that could not be taken into use."""
 
     when: float
-    why: str
+    why: str  # for everybody who may ask for the health: it names no folders
 
 
 class Stamp(NamedTuple):
@@ -47,6 +48,7 @@ class Stamp(NamedTuple):
     inode: int
     written: int
     size: int
+    changed: int  # of its name, rights or content: copies may keep the time of writing
 
 
 class Holder:
@@ -68,8 +70,9 @@ class Holder:
             self.refused = None
             log.info("the model %s is in use", self.current.hash)
         except Exception as error:  # whatever it is, the model in use is whole
-            self._stamp, self.refused = stamp, Refusal(time.time(), printable(reason(error)))
-            log.error("the new model is refused, %s stays in use: %s", self.current.hash, self.refused.why)
+            why = printable(reason(error))
+            log.error("the new model is refused, %s stays in use: %s", self.current.hash, why)
+            self._stamp, self.refused = stamp, Refusal(time.time(), why.replace(f"{self.path.parent}{os.sep}", ""))
 
     async def watch(self, seconds: float, poke: asyncio.Event) -> None:
         """Look for a new file again and again; at once and anyway, if poked."""
@@ -96,7 +99,7 @@ def stamp_of(path: Path) -> Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
+    return Stamp(found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns)
 
 
 def hash_of(path: Path) -> str:

@@ -5,12 +5,14 @@ FastAPI would parse the whole body first. Thousands of empty lists then take a s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any, get_type_hints
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 from starlette.responses import Response
 
 from fedmc.serving import problems
@@ -39,4 +41,8 @@ class JsonRoute(APIRoute):
 def _answer(found: BaseModel | Response) -> Response:
     if isinstance(found, Response):
         return found
-    return Response(found.model_dump_json(exclude_none=True), media_type="application/json")
+    try:
+        text = found.model_dump_json(exclude_none=True)
+    except PydanticSerializationError:  # an id or a title has half of a character outside the basic plane
+        text = json.dumps(found.model_dump(exclude_none=True))
+    return Response(text, media_type="application/json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from fedmc.errors import quoted, require
+
 
 def is_loopback(name: str) -> bool:
     try:
@@ -20,6 +22,13 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def named(name: str) -> str:
+    """A name that requests may give, in small letters."""
+    plain = re.fullmatch(r"[^\s/:@,]+", name) is not None
+    require(plain, f"{quoted(name)} is no name of a host: give it without scheme and port, such as films.example.org")
+    return name.lower()
 
 
 def host_of(header: str) -> str:

@@ -1,4 +1,7 @@
 "use strict";
+// Numbers stay as they were sent: ids of more than 53 bits would be rounded.
+const asSent = (key, value, context) => typeof value === "number" && context?.source && JSON.rawJSON
+  ? JSON.rawJSON(context.source) : value;
 for (const section of document.querySelectorAll("section")) {
   const shown = section.querySelector("pre"), body = section.querySelector("textarea");
   section.querySelector("form").addEventListener("submit", async (event) => {
@@ -12,7 +15,7 @@ for (const section of document.querySelectorAll("section")) {
       const answer = await fetch(section.dataset.path, options);
       good = answer.ok;
       text = await answer.text();
-      text = `${answer.status}\n${JSON.stringify(JSON.parse(text), null, 2)}`;
+      text = `${answer.status}\n${JSON.stringify(JSON.parse(text, asSent), null, 2)}`;
     } catch (error) {
       text = text || String(error);
     }
