@@ -96,6 +96,14 @@ class Predicting(Parameters):
             users, n, exclude_seen=exclude_seen, cautious=cautious, only=only, exclude=exclude
         )
 
+    def similar(self, items: ArrayLike, n: int = 10) -> tuple[Array, Array]:
+        """The n items that are most similar to each of these: (ids, cosines of the factors), one row per item."""
+        return self._model().similar(items, n)
+
+    def find(self, text: str, n: int = 10) -> tuple[Array, Array]:
+        """At most n items whose titles hold all words of the text, the best match first: (ids, titles)."""
+        return self._model().find(text, n)
+
     def explain(self, user: Id, item: Id, X: object = None, **side: Source | None) -> list[Effect]:
         """What moved a prediction, as effects that add up to it; X and side information are those given to `fit`."""
         return explain_from(self._model(), user, item, None if X is None else self._table(X), **side)

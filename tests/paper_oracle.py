@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
@@ -147,6 +148,13 @@ class Client:
         U_bar = self.R.prox(self.U - slope / L, 1 / L)
         return U_bar, -slope - L * (U_bar - self.U)
 
+    def constants_at(self, V):
+        """Of grad_V f(., V) from U to U_bar, and of grad_U f(U_bar, .) from W to V."""
+        U_bar, _ = self.stationary_point()
+        pulls, c = np.linalg.norm(self.pulls(U_bar, V)), self.loss.curvature
+        L_bar = pulls + c * np.linalg.norm(self.U) * np.linalg.norm(V)
+        return L_bar, pulls + c * np.linalg.norm(U_bar) * np.linalg.norm(self.W)
+
 
 class Run:
     """Algorithm 1 with the clients and the server; `certifies` says whether the theorem covers the run."""
@@ -155,6 +163,7 @@ class Run:
         self.clients, self.V, self.R, self.beta, self.N, self.update = clients, V, R, beta, N, update
         self.p_min, self.certifies, self.before = min(chances), certifies, None
         self.largest: dict[str, float] = {}
+        self.L_0, self.distances = None, []
 
     @property
     def p(self):
@@ -182,10 +191,41 @@ class Run:
             "beta_needed": needed,
             "certified": self.certifies and self.beta > needed,
         }
+        if self.certifies:
+            found["beta_suggested"] = float(Context(2, ROUND_CEILING).create_decimal(Decimal(2 * needed)))
         if self.before is None:
+            self.L_0 = found["lagrangian"]
             return found
         moved = np.sqrt(p) * self.beta * np.sqrt(np.sum((V - self.before) ** 2))
-        return found | {"dual_residual": moved, "stationarity": self.stationarity()}
+        self.distances.append(self.stationarity())
+        return found | {"dual_residual": moved, "stationarity": self.distances[-1]} | self.rate(found["certified"])
+
+    def rate(self, certified):
+        """The smallest dist^2 so far; C (L^0 - alpha) / K of (100724a), alpha 0; and the slope over the last decade."""
+        K, so_far = len(self.distances), np.minimum.accumulate(np.square(self.distances))
+        found = {"min_dist2": so_far[-1]}
+        if certified and np.isfinite(self.L_0):
+            found["dist2_bound"] = self.C() * self.L_0 / K
+        if K >= 10:
+            numbers = np.arange(1, K + 1)
+            last = numbers >= K / 10
+            found["dist2_slope"] = np.polyfit(np.log(numbers[last]), np.log(so_far[last]), 1)[0]
+        return found
+
+    def C(self):
+        """C of the second theorem as printed, but with L_U + p beta where it has L_U^2 + p beta.
+
+        (1128b) has L_U + p beta, and the next display lost it. L^2 in the middle term comes from (1128b) too, where it
+        is the constant from U to U_bar at V.
+        """
+        s, N, p, p_min, b = self.largest, self.N, self.p, self.p_min, self.beta
+        L, L_bar, kappa = s["U"] * s["W"] + s["pulls"], s["L_bar"], s["kappa"]
+        U, U_low, V, V_low = s["L_U"], 1 / s["1/L_U"], s["L_V"], 1 / s["1/L_V"]
+        top = 4 * (N * b**2 * p**2 + 4 * (8 + N) * U**2) * (3 * (U + p * b) ** 2 * p + 2 * kappa**2)
+        first = (top + 24 * p_min * p**3 * b**2 * U**2) / (p_min * p * b * U_low - 8 * (8 + N) * U**2)
+        top = 6 * (8 * N * (U + p * b) ** 2 * L**2 + p**2 * b**2 * L_bar**2) * p
+        second = (top + 32 * N * L**2 * kappa**2 + 16 * p**2 * b**2 * V**2) / (p * b * V_low - 8 * N * L**2)
+        return (first + second) / (p_min * p**2 * b)
 
     def stationarity(self):
         """The root of the right-hand side of (122d), with nu of (1127a)."""
@@ -203,7 +243,10 @@ class Run:
         for name, per_client in {
             "L_U": [c.L_U() for c in self.clients],
             "1/L_U": [1 / c.L_U() for c in self.clients],
+            "L_V": [c.L_W() for c in self.clients],
             "1/L_V": [1 / c.L_W() for c in self.clients],
+            "L_bar": [c.constants_at(self.V)[0] for c in self.clients],
+            "kappa": [c.constants_at(self.V)[1] for c in self.clients],
             "U": [np.sqrt(c.loss.curvature) * np.linalg.norm(c.U) for c in self.clients],
             "W": [np.sqrt(c.loss.curvature) * np.linalg.norm(c.W) for c in self.clients],
             "pulls": [np.linalg.norm(c.pulls(c.U, c.W)) for c in self.clients],

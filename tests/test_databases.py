@@ -93,6 +93,7 @@ def test_duckdb_without_its_package(duck, monkeypatch):
 def test_the_only_table_that_fits(sqlite):
     for source in (sqlite, f"sqlite:///{sqlite}"):
         assert pairs(read_source(source)) == EXPECTED
+    assert read_source(sqlite).notes[0].startswith("query: SELECT * FROM ")
     assert pairs(read_source(sqlite, ["user_id", "item_id", "rating"])) == EXPECTED
 
 

@@ -145,7 +145,7 @@ def test_the_papers_experiments_have_their_curves(name):
     labels = set(settings)
     assert (plan.clients, plan.active, plan.rounds) == (100, 10, 100)
     if name == "convergence":
-        assert {"FedMC-ADMM", "FedMAvg", "FedMAvg, steps as printed"} < labels
+        assert {"FedMC-ADMM, beta = 0.3", "FedMC-ADMM, beta = 3", "FedMAvg", "FedMAvg, steps as printed"} < labels
         assert (
             {s.penalty_users for s in settings.values()} == {s.penalty_items for s in settings.values()} == {"l2:1e-06"}
         )
@@ -192,11 +192,28 @@ def test_figures_and_report_of_a_half_finished_comparison(table, tmp_path):
     assert "http" not in "".join(first).replace("http://www.w3.org", "")
 
 
-def test_a_start_far_above_the_ends_is_cut_off():
+def test_a_start_far_above_the_ends_is_shown_and_the_ends_are_magnified():
     panel = Panel("test_rmse", "round")
     outcomes = [Outcome(str(k), "fedmc", 1, "", rows(9.0, 1.2, 1.0 + k / 10), None) for k in (0, 1)]
-    low, high = figures.draw(Figure("x", "X", (panel,)), outcomes).axes[0].get_ylim()
+    (place,) = figures.draw(Figure("x", "X", (panel,)), outcomes).axes
+    assert place.get_ylim()[1] > 9.0
+    (inset,) = place.child_axes
+    low, high = inset.get_ylim()
     assert low < 1.0 < 1.1 < high < 2
+    assert len(inset.get_lines()) == len(place.get_lines()) == 2
+
+
+def test_ends_that_can_be_told_apart_are_not_magnified():
+    outcomes = [Outcome(str(k), "fedmc", 1, "", rows(1.4, 1.2, 1.0 + k / 4), None) for k in (0, 1)]
+    assert not figures.draw(Figure("x", "X", (Panel("test_rmse", "round"),)), outcomes).axes[0].child_axes
+
+
+def test_a_saved_figure_says_what_was_run_on_which_data(table, tmp_path):
+    runner.run(study(table, ("biases",)), tmp_path)
+    comparison.write_report(tmp_path)
+    drawn = (tmp_path / "figures" / "curves.svg").read_text()
+    assert "A test" in drawn
+    assert "4 clients, 2 a round; mean and range of 2 seeds" in drawn
 
 
 def test_an_older_comparison_is_gone_on_with(table, tmp_path):

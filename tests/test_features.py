@@ -26,7 +26,7 @@ from fedmc.data.partition import Shard, make_shards, together
 from fedmc.data.prepare import Plan, federation_of, read_parts
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.writing import write_table
-from fedmc.errors import DataError, InputError
+from fedmc.errors import DataError, FedmcError, InputError
 from fedmc.training.tuning import hold_out
 from tests import command
 from tests.conftest import examples, planted
@@ -609,3 +609,9 @@ def test_side_information_does_not_change_the_ratings(tmp_path):
     for a, b in zip(one.shards, other.shards, strict=True):
         assert np.array_equal(a.by_user.toarray(), b.by_user.toarray()[:, : len(one.items)])
         assert np.array_equal(a.test.toarray(), b.test.toarray()[:, : len(one.items)])
+
+
+def test_a_database_is_no_table_of_items(tmp_path):
+    (tmp_path / "shop.db").write_bytes(b"SQLite format 3\0" + bytes(84))
+    with pytest.raises(FedmcError, match="item table cannot be read from a database: write it to a CSV or Parquet"):
+        read_features(tmp_path / "shop.db", "item")

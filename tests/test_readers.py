@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from fedmc.data.loading import read_source
+from fedmc.data.loading import as_ratings, read_source
+from fedmc.data.prepare import Plan
+from fedmc.data.understanding import understand
 from fedmc.errors import FedmcError
 from tests.conftest import examples
 
@@ -55,9 +58,23 @@ def test_named_columns(table):
     assert read_source(path, ["who", "what", "how"]).matrix.data.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("header", ["", "Kunde;Artikel;Bewertung\n"])
+@pytest.mark.parametrize("users", ["12", "ab"])
+def test_decimal_commas_of_a_table_with_semicolons(table, header, users):
+    path = table(f"{header}{users[0]};x;3,5\n{users[0]};y;4\n{users[1]};x;-1,25\n")
+    ratings = read_source(path)
+    assert ratings.matrix.data.tolist() == [3.5, 4, -1.25]
+    assert "ratings have decimal commas" in ratings.notes[0]
+    assert "comma" not in " ".join(read_source(table("user;item;rating\na;x;3.5\na;y;4\n")).notes)
+    assert understand(Plan(str(path))).what.kind == "ratings"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("user;item;rating\na;x;3,5\nb;x;4.5\n", "line 3: .*got '4.5': write a decimal comma"),
+        ("user;item;rating\na;x;1,234\nb;x;2,500\n", "line 2: .*got '1,234': write a decimal point"),
+        ('user,item,rating\na,x,"3,5"\n', "line 2: .*got '3,5': write a decimal point"),
         ("", "is empty"),
         ("user,item,rating\n", "has no rows of users and items"),
         ("1,2\n", "line 1: expected at least three fields"),
@@ -95,3 +112,11 @@ def test_garbage_gives_ratings_or_a_clear_error(tmp_path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with contextlib.suppress(FedmcError):
         assert len(read_source(path)) > 0
+
+
+def test_text_in_a_column_of_ratings_names_the_cure():
+    frame = pd.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "rating": ["3", "3,5"]})
+    with pytest.raises(FedmcError, match="got '3,5': write a decimal point"):
+        as_ratings(frame)
+    with pytest.raises(FedmcError, match=r"load_source\(PATH\) reads a file"):
+        as_ratings("ratings.csv")

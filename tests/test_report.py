@@ -9,7 +9,8 @@ import pytest
 
 from fedmc.errors import InputError
 from fedmc.report import html
-from fedmc.report.run import certificate, write_report
+from fedmc.report.run import write_report
+from fedmc.report.sentences import certificate
 from tests.command import fedmc
 from tests.conftest import planted
 
@@ -62,7 +63,7 @@ def unfold(page):
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
 
-@pytest.mark.parametrize(("which", "count"), [("run_folder", 3), ("comparison_folder", 2), ("bayesian_folder", 5)])
+@pytest.mark.parametrize(("which", "count"), [("run_folder", 4), ("comparison_folder", 2), ("bayesian_folder", 5)])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser(browser, request, which, count, width, scheme):

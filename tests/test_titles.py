@@ -358,3 +358,18 @@ def test_titles_that_are_numbers():
     assert features_of(pd.DataFrame({"id": [1, 2, 3], "title": [1984, 2001.5, None]}), "item").titles == (
         "1984", "2001.5", "",
     )  # fmt: skip
+
+
+def test_a_fitted_estimator_searches_like_its_model():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"user": np.repeat(np.arange(8), 4), "item": np.tile(np.arange(4), 8)})
+    frame["rating"] = rng.integers(1, 6, len(frame)).astype(float)
+    items = pd.DataFrame({"item": np.arange(4), "title": ["Red Lamp", "Red Chair", "Blue Chair", "Bed"]})
+    fitted = FedMC(rank=2, clients=2, rounds=2).fit(frame, items=items)
+    ids, titles = fitted.find("red chair")
+    assert (ids.tolist(), titles.tolist()) == ([1], ["Red Chair"])
+    for found, expected in zip(fitted.similar([1, 2], 2), fitted.model_.similar([1, 2], 2), strict=True):
+        assert found.shape == (2, 2)
+        assert np.array_equal(found, expected)
+    with pytest.raises(InputError, match="not fitted yet"):
+        FedMC().similar(1)

@@ -68,7 +68,8 @@ class ADMMTheory(Theory):
     """The paper's theory: it covers the linearised update with one beta and U fitted to W."""
 
     def covers(self, settings: Settings) -> bool:
-        return settings.fit_users_to == "W" and settings.dual_step == 1 and settings.beta != "auto"
+        as_published = settings.fit_users_to == "W" and settings.dual_step == 1 and settings.entry == "all"
+        return as_published and settings.beta != "auto" and not settings.biases  # whose fixed columns have no dual
 
     def schema(self, broadcast: Broadcast, items: int) -> Schema:
         return common_schema(items, broadcast.settings.width) | {"lagrangian": Part()}

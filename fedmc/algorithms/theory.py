@@ -20,7 +20,7 @@ from fedmc.problem.subproblem import Problem
 from fedmc.types import Array
 
 POWER = 32  # sends a maximum as a sum: (sum x^32)^(1/32) exceeds max x by at most a factor of p^(1/32)
-LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_low", "U_high", "W_high", "pulls_high")
+LIPSCHITZ = ("L_U_high", "L_U_low", "L_V_high", "L_V_low", "U_high", "W_high", "pulls_high", "L_bar", "kappa")
 
 
 class Convergence(NamedTuple):
@@ -81,6 +81,7 @@ def common_parts(shard: Shard, broadcast: Broadcast, point: Point) -> dict[str, 
     zeta = -slope - L_W * (U_bar - U)
     stationarity_U = (subproblem.gradient(problem, V, U_bar) + zeta) / p
     by_item = problem._replace(matrix=shard.by_item)
+    sizes = _sizes(problem, U, W) | _sizes_at(problem, point, U_bar, V)
     with np.errstate(over="ignore", under="ignore"):
         return {
             "gap": np.square(gap).sum(),
@@ -88,8 +89,9 @@ def common_parts(shard: Shard, broadcast: Broadcast, point: Point) -> dict[str, 
             "gradient_V": subproblem.gradient(by_item, U_bar, V) / p,
             "L_U_high": np.float64(L_U) ** POWER,
             "L_U_low": np.float64(L_U) ** -POWER,
+            "L_V_high": np.float64(L_W) ** POWER,
             "L_V_low": np.float64(L_W) ** -POWER,
-            **{name: np.float64(size) ** POWER for name, size in _sizes(problem, U, W).items()},
+            **{name: np.float64(size) ** POWER for name, size in sizes.items()},
         }
 
 
@@ -114,6 +116,20 @@ def _sizes(problem: Problem, U: Array, W: Array) -> dict[str, float]:
         "U_high": float(root * np.linalg.norm(U)),
         "W_high": float(root * np.linalg.norm(W)),
         "pulls_high": float(np.linalg.norm(pulls)),
+    }
+
+
+def _sizes_at(problem: Problem, point: Point, U_bar: Array, V: Array) -> dict[str, float]:
+    """Two constants of the rate's bound: of grad_V f(., V) from U to U_bar, and of grad_U f(U_bar, .) from W to V.
+
+    Both as in `cross_lipschitz`, with all norms of one client and round.
+    """
+    scores, ratings = subproblem.scores(problem, V, U_bar)
+    pulls, c = np.linalg.norm(problem.loss.gradient(scores, ratings)), problem.loss.curvature
+    U, W, at_U_bar = (float(np.linalg.norm(factors)) for factors in (point.U, point.W, U_bar))
+    return {
+        "L_bar": float(pulls + c * U * np.linalg.norm(V)),
+        "kappa": float(pulls + c * at_U_bar * W),
     }
 
 

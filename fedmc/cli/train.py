@@ -105,7 +105,7 @@ def train(
     seconds: Annotated[float | None, Option(help="Stop after this many seconds of updates.")] = None,
     ranking: options.Ranking = False,
     diagnostics: Annotated[
-        bool, Option("--diagnostics", help="Also record residuals, stationarity and the certificate (slower).")
+        bool, Option("--diagnostics", help="Also record residuals, stationarity, certificate and rate (slower).")
     ] = False,
     measure_every: Annotated[
         int | None, Option(help="Measure every so many rounds.", show_default="as often as costs little")

@@ -12,7 +12,7 @@ from fedmc.cli.echo import echo
 from fedmc.cli.runs import to_json
 from fedmc.evaluation.baselines import NAMES, Baselines
 from fedmc.evaluation.coverage import Calibration
-from fedmc.training import ablation, simulation
+from fedmc.training import ablation, rate, simulation
 from fedmc.training.ablation import Variant
 from fedmc.training.simulation import Run
 
@@ -49,6 +49,8 @@ def tell_done(done: Done, path: Path, report: bool, as_json: bool) -> None:
     about = {"clients": model.clients, "rank": model.settings.rank, "preset": model.settings.preset_name}
     summary = done.summary() | about | {"out": str(path)}
     print_summary(summary, path)
+    for sentence in rate.in_words(summary):
+        echo(sentence)
     if done.intervals is not None:
         echo(done.intervals.at(TOLD).in_words())
     if done.beside is not None and (known := done.beside.values()):

@@ -167,6 +167,7 @@ def _cells(X: object, least: int) -> tuple[Batch, tuple[int, int] | None]:
         f"cannot read ratings from a {type(X).__name__}: pass a DataFrame with user, item and rating columns, "
         "a scipy sparse matrix, a 2-D array with NaN where unknown, or the three arrays (users, items, ratings)"
         + ("; for events, two are enough (users, items)" if least == 2 else "")
+        + ("; fedmc.data.datasets.load_source(PATH) reads a file of ratings" if isinstance(X, str | Path) else "")
     )
 
 

@@ -284,7 +284,8 @@ def _times(ratings: Ratings, order: Array) -> sparse.csr_array | None:
 def _checked(clients: int, users: int, seed: int) -> int:
     require(seed >= 0, f"seed must be at least 0, got {seed}")
     require(clients >= 1, f"the number of clients must be at least 1, got {clients}")
-    require(clients <= users, f"there are more clients ({clients}) than users ({users}): at most {users} clients")
+    too_many = f"there are more clients ({clients}) than users ({users}): at most {users} clients (--clients)"
+    require(clients <= users, too_many)
     return clients
 
 

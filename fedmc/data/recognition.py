@@ -74,7 +74,8 @@ def recognise(
     if amount is not None and (value is None or column is not None):
         return Understanding("events", f"the column is called {quoted(amount)}", amount)
     if ratings is None and value is None:
-        return Understanding("events", f"there is no column of ratings among {', '.join(names) or 'no names'}")
+        lacking = f"there is no column of ratings among {', '.join(names) or 'no names'}"
+        return Understanding("events", f"{lacking}: each row counts 1; --confidence COLUMN takes another amount")
     return _by_values(ratings, value)
 
 

@@ -23,6 +23,10 @@ def rank_for(source: str) -> int:
     return next((rank for name, rank in RANKS.items() if name in source), 5)
 
 
+def _ours(beta: float) -> str:
+    return f"FedMC-ADMM, beta = {beta:g}"
+
+
 def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
     """FedMC-ADMM and FedMAvg with squared l2 of weight 1e-6, N = Q1 = Q2 = 10; and FedMC-ADMM with other betas.
 
@@ -37,24 +41,24 @@ def convergence(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
         "penalty_items": spec,
         "inner_steps": 10,
     }
-    ours = Case("FedMC-ADMM", "fedmc-paper", common | {"beta": beta})
+    ours = Case(_ours(beta), "fedmc-paper", common | {"beta": beta})
     everybody = common | {"update_users": "all"}
     theirs = (
         Case("FedMAvg", "fedmavg", everybody),
         Case("FedMAvg, steps as printed", "fedmavg-printed", everybody),
         Case("FedMAvg, U of sampled clients", "fedmavg", common),
     )
-    swept = tuple(Case(f"beta = {b:g}", "fedmc-paper", common | {"beta": b}) for b in BETAS if b != beta)
+    swept = tuple(Case(_ours(b), "fedmc-paper", common | {"beta": b}) for b in BETAS if b != beta)
     pair, sweep = (ours.label, *(case.label for case in theirs)), (ours.label, *(case.label for case in swept))
     figures = (
         Figure(
             "convergence",
-            f"FedMC-ADMM (beta = {beta:g}) and FedMAvg",
+            "FedMC-ADMM and FedMAvg",
             (Panel("objective", "round", labels=pair), Panel("test_rmse", "round", labels=pair)),
         ),
         Figure(
             "beta",
-            f"The beta the paper does not state (FedMC-ADMM above: {beta:g})",
+            "The beta the paper does not state",
             (Panel("objective", "round", labels=sweep), Panel("test_rmse", "round", labels=sweep)),
         ),
     )
@@ -77,7 +81,7 @@ def inner_steps(source: str, rank: int, beta: float = BETA, **changes: Unpack[St
         panels = Panel("objective", "seconds", labels=labels), Panel("test_rmse", "seconds", labels=labels)
         figures.append(Figure("inner-steps" + ("" if passes else "-gram"), f"Inner steps, {how}", panels))
         cases += group
-    return Study(f"Inner steps: l1, rank {rank}", source, tuple(cases), tuple(figures), **changes)
+    return Study(f"Inner steps: l1, rank {rank}, beta = {beta:g}", source, tuple(cases), tuple(figures), **changes)
 
 
 def sparsity(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
@@ -93,7 +97,7 @@ def sparsity(source: str, rank: int, beta: float = BETA, **changes: Unpack[Study
     )
     panels = Panel("objective", "seconds"), Panel("test_rmse", "seconds"), Panel("nonzeros", "seconds")
     figures = (Figure("sparsity", "The weight of l1", panels),)
-    return Study(f"Sparsity: l1, rank {rank}", source, cases, figures, **changes)
+    return Study(f"Sparsity: l1, rank {rank}, beta = {beta:g}", source, cases, figures, **changes)
 
 
 def budget(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
@@ -101,7 +105,7 @@ def budget(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOp
     cases = (
         Case("fedmc", "fedmc", {"rank": rank}),
         Case("fedmc, update=exact", "fedmc-exact", {"rank": rank}),
-        Case("FedMC-ADMM", "fedmc-paper", {"rank": rank, "beta": beta}),
+        Case(_ours(beta), "fedmc-paper", {"rank": rank, "beta": beta}),
         Case("pooled ALS", "pooled", {"rank": rank}),
         Case("each client alone", "alone", {"rank": rank}),
         Case("biases only", "biases", {"rank": rank}),

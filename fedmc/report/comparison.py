@@ -14,6 +14,7 @@ from fedmc.problem.ranking import CUTOFFS
 from fedmc.report import applying, html
 from fedmc.report.figures import draw, panels, save
 from fedmc.report.legends import NDCG, RMSE
+from fedmc.report.title import data_name
 
 HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "± over seeds",
@@ -34,7 +35,7 @@ def write_report(folder: Path) -> Path:
     lines = write(study, outcomes, folder)
     figures = []
     for figure in study.figures:
-        save(draw(figure, outcomes), folder / "figures" / figure.name)
+        save(draw(figure, outcomes, _setting(study)), folder / "figures" / figure.name)
         figures.append(html.drawing(panels(figure, outcomes), figure.title))
     records = [line.record() for line in lines if line.refused is None]
     shown = [name for name in HEADINGS if any(record.get(name) not in (None, 0) for record in records)]
@@ -136,6 +137,13 @@ def _about(study: Study) -> str:
         f"{study.source}: {study.clients} clients ({study.partition}), {study.active} a round, {study.rounds} rounds, "
         f"test {study.test}, seeds {seeds}"
     )
+
+
+def _setting(study: Study) -> str:
+    """What was compared on which data, for a figure that stands by itself."""
+    data, seeds = data_name(study.source, study.events is not None), len(study.seeds)
+    spread = "1 seed" if seeds == 1 else f"mean and range of {seeds} seeds"
+    return f"{study.title}\n{data}: {study.clients} clients, {study.active} a round; {spread}"
 
 
 def settings_in_words(study: Study) -> dict[str, object]:

@@ -23,6 +23,8 @@ from fedmc.training.rounds import Round
 
 COLOURS = ("#3b7dd8", "#d9622b", "#2f9e6e", "#b04fc4", "#c8961e", "#d6455d", "#2aa5b5", "#7d8a35", "#8673e0", "#a0705a")
 MEASURES = ("test_rmse", "validation_rmse", "validation_ndcg_20", "train_rmse", "objective")  # the first known one
+INSET = (0.42, 0.4, 0.56, 0.5)  # left, bottom, width and height, as shares of the axes
+CLOSE = 0.1  # ends in less than this share of the axis are magnified
 FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
@@ -37,8 +39,8 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as a Literal of all its s
 }  # fmt: skip
 
 
-def draw(figure: Figure, outcomes: Sequence[Outcome]) -> Canvas:
-    """The figure's panels side by side, one legend below."""
+def draw(figure: Figure, outcomes: Sequence[Outcome], setting: str = "") -> Canvas:
+    """The figure's panels side by side, the setting above, one legend below."""
     labels = list(dict.fromkeys(outcome.label for outcome in outcomes))
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(max(4.6 * len(figure.panels), 5.2), 3.9), layout="constrained")
@@ -49,19 +51,18 @@ def draw(figure: Figure, outcomes: Sequence[Outcome]) -> Canvas:
             for label, line in _draw_panel(place, panel, shown, outcomes).items():
                 handles.setdefault(label, line)
         columns = min(len(handles), 3 if len(figure.panels) > 1 else 2) or 1
-        canvas.set_figheight(3.4 + 0.22 * -(-len(handles) // columns))
+        lines = setting.count("\n") + 1 if setting else 0
+        canvas.set_figheight(3.4 + 0.22 * -(-len(handles) // columns) + 0.2 * lines)
         canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+        if setting:
+            canvas.suptitle(setting, fontsize=9)
     return canvas
 
 
 def _draw_panel(place: Axes, panel: Panel, labels: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Line2D]:
     """The curves of these cases and the axes; returns each curve's line, for the legend."""
-    lines = {}
-    for number, label in enumerate(labels):
-        group = [outcome for outcome in outcomes if outcome.label == label and outcome.rows]
-        line = _curve(place, panel, group, COLOURS[number % len(COLOURS)]) if group else None
-        if line is not None:
-            lines[label] = line
+    groups = {label: [one for one in outcomes if one.label == label and one.rows] for label in labels}
+    lines = _curves(place, panel, groups)
     place.set_xlabel(AXES[panel.x])
     place.set_ylabel(AXES[panel.y])
     if panel.x == "round":
@@ -69,7 +70,16 @@ def _draw_panel(place: Axes, panel: Panel, labels: Sequence[str], outcomes: Sequ
     if panel.y == "objective":
         place.set_yscale("log")
     elif panel.y == "test_rmse":
-        _zoom_to_ends(place, [outcome for outcome in outcomes if outcome.label in labels])
+        _magnify_ends(place, panel, groups)
+    return lines
+
+
+def _curves(place: Axes, panel: Panel, groups: Mapping[str, Sequence[Outcome]]) -> dict[str, Line2D]:
+    lines = {}
+    for number, (label, group) in enumerate(groups.items()):
+        line = _curve(place, panel, group, COLOURS[number % len(COLOURS)]) if group else None
+        if line is not None:
+            lines[label] = line
     return lines
 
 
@@ -89,14 +99,20 @@ def _curve(place: Axes, panel: Panel, group: Sequence[Outcome], colour: str) -> 
     return place.plot(x, y.mean(axis=0), color=colour)[0]
 
 
-def _zoom_to_ends(place: Axes, outcomes: Sequence[Outcome]) -> None:
-    """Cut off starting values far above the final ones, so that the final ones can be distinguished."""
-    ends = [outcome.rows[-1].get("test_rmse") for outcome in outcomes if outcome.rows]
+def _magnify_ends(place: Axes, panel: Panel, groups: Mapping[str, Sequence[Outcome]]) -> None:
+    """If the final values lie close together below those of the start, show them once more, magnified."""
+    ends = [outcome.rows[-1].get("test_rmse") for group in groups.values() for outcome in group]
     known = [end for end in ends if end is not None]
-    if len(known) > 1 and max(known) > min(known):
-        low, high = min(known), max(known)
-        top = min(place.get_ylim()[1], high + max(high - low, 0.05 * high))
-        place.set_ylim(low - 0.08 * (top - low), top)
+    if len(known) < 2 or max(known) == min(known):
+        return
+    low, high, (bottom, start) = min(known), max(known), place.get_ylim()
+    top = high + max(high - low, 0.05 * high)
+    if high - low < CLOSE * (start - bottom) and top < start:
+        inset = place.inset_axes(INSET)
+        _curves(inset, panel, groups)
+        inset.set_ylim(low - 0.08 * (top - low), top)
+        inset.set_title("magnified", fontsize=8)
+        inset.tick_params(labelsize=8)
 
 
 def value(row: Mapping[str, float | None], name: str) -> float | None:
@@ -191,6 +207,18 @@ def dots(rows: Sequence[tuple[str, float, float]], names: tuple[str, str], x: st
         place.set(xlabel=x)
         place.grid(axis="y", visible=False)
         canvas.legend(drawn, names, loc="outside lower center", ncols=2)
+    return canvas
+
+
+def decades(curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Canvas:
+    """Curves by name, with both axes in powers of ten."""
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(5.2, 3.9), layout="constrained")
+        place = canvas.subplots()
+        for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
+            place.plot(*zip(*points, strict=True), color=colour, label=name)
+        place.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+        canvas.legend(loc="outside lower center", ncols=1)
     return canvas
 
 

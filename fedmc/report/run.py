@@ -10,11 +10,11 @@ from fedmc.evaluation.coverage import SHOWN, percent
 from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.problem.ranking import CUTOFFS
-from fedmc.report import applying, audit, claims, examples, html, sections, title
+from fedmc.report import applying, audit, claims, examples, html, sections, theory, title
 from fedmc.report.comparison import LABELS, RANKING
 from fedmc.report.figures import draw, inline_svg, panels, plot, save
 from fedmc.report.run_folder import Finished, read
-from fedmc.report.sentences import certificate, describe, ranking
+from fedmc.report.sentences import describe, ranking
 from fedmc.training import ablation
 
 COLUMNS = {
@@ -56,9 +56,7 @@ def write_report(folder: Path, title_of: str | None = None, users: Sequence[str]
         *audit.of_folder(folder),
         html.folded_section("Curves", *_curves(run)),
         html.folded_section("Rounds", *_rounds(run)),
-        *([] if last.get("beta_needed") is None else [
-            html.folded_section("The theory's certificate", html.paragraph(certificate(last)))
-        ]),
+        *theory.section(run),
         html.folded_section("Settings", html.pairs(applying.that_apply(run.settings))),
         html.folded_section("Made with", html.pairs(html.versions())),
     ]  # fmt: skip

@@ -37,7 +37,11 @@ class Record(TypedDict, total=False):
     train_rmse: float
     test_rmse: float | None
     beta_needed: float | None
+    beta_suggested: float | None
     certified: bool | None
+    min_dist2: float | None
+    dist2_bound: float | None
+    dist2_slope: float | None
     epsilon: float | None
 
 

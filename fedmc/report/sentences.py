@@ -11,7 +11,7 @@ from fedmc.report.run_folder import Finished, Record
 
 OF_RATINGS = (
     "Here a list of the most popular items matches better: a model of ratings knows how much users like what they "
-    "rate, not what they turn to next. For that, train on events (`--feedback implicit`)."
+    "rate, not what they turn to next. For that, train on events (--feedback implicit)."
 )
 UNMEASURED = "the model was not measured on held-out {what}: hold some out (--test) to see how {does}."
 

@@ -10,9 +10,10 @@ from fedmc.algorithms.measures import measures_of
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import ServerState
-from fedmc.algorithms.theory import LIPSCHITZ, POWER, cross_lipschitz
+from fedmc.algorithms.theory import LIPSCHITZ, POWER, Convergence, cross_lipschitz
 from fedmc.errors import UnmeasuredError
 from fedmc.training.engine import Engine
+from fedmc.training.rate import Constants, Progress, Rate, Setting, constant, suggested, threshold
 from fedmc.training.sampling import sampler_of
 from fedmc.types import Array
 
@@ -33,7 +34,11 @@ class Diagnostics(NamedTuple):
     dual_residual: float | None = None  # sqrt(p) ||beta (V - V_before)||, with beta 1 for curvature
     stationarity: float | None = None  # an upper bound on dist(0, dPhi), after the paper's (122d)
     beta_needed: float | None = None  # the theorem's (corrected) threshold, from the constants seen so far
+    beta_suggested: float | None = None  # above the threshold with a margin, if the theorem covers these settings
     certified: bool | None = None  # the theorem covers these settings, and beta is above the threshold
+    min_dist2: float | None = None  # the smallest stationarity^2 of all rounds so far
+    dist2_bound: float | None = None  # C (L^0 - alpha) / K, the theorem's bound on its expectation; if certified
+    dist2_slope: float | None = None  # of log(min_dist2) against log(K), over the last decade of K
     epsilon: float | None = None  # spent so far, under differential privacy
 
 
@@ -54,6 +59,7 @@ class Certificate:
         self.p_min = float(sampler.probabilities(clients).min())
         self.settings, self.clients = settings, clients
         self.seen = dict.fromkeys(LIPSCHITZ, 0.0)  # maxima; of L_U_low and L_V_low, those of 1 / L
+        self.progress = Progress()
 
     def update(self, sums: Sums) -> tuple[float, bool]:
         """Add a round's constants: (the threshold, whether the theorem applies and beta is above the threshold)."""
@@ -61,12 +67,29 @@ class Certificate:
             largest = sums.number(name) ** (1 / POWER)
             measured = largest < np.inf and (largest > 0 or name == "pulls_high")  # neither overflow nor underflow
             self.seen[name] = max(before, largest) if measured else np.inf
-        found, N, p = self.seen, self.settings.inner_steps, self.clients
+        needed = threshold(self.constants(), self.setting)
+        return needed, bool(self.covered and self.setting.beta > needed)
+
+    def constants(self) -> Constants:
+        """The constants of all rounds so far."""
+        found = self.seen
         L = cross_lipschitz(found["U_high"], found["W_high"], found["pulls_high"])
-        users = 8 * N * L**2 / p * found["L_V_low"]
-        items = 8 * (8 + N) * found["L_U_high"] ** 2 / (self.p_min * p) * found["L_U_low"]
-        needed = max(users, items)
-        return needed, bool(self.covered and float(self.settings.beta) > needed)
+        L_U, L_V = ((1 / found[f"{name}_low"], found[f"{name}_high"]) for name in ("L_U", "L_V"))
+        return Constants(L, found["L_bar"], found["kappa"], L_U, L_V)
+
+    @property
+    def setting(self) -> Setting:
+        beta = float(self.settings.beta) if self.covered else 0.0
+        return Setting(beta, self.settings.inner_steps, self.clients, self.p_min)
+
+    def suggested(self, needed: float) -> float | None:
+        """A beta for another run, which the theorem certifies if its constants are no more than a little worse."""
+        return suggested(needed) if self.covered else None
+
+    def rate(self, number: int, found: Convergence, certified: bool) -> Rate:
+        """How fast the run becomes stationary, after the constants of a round have been added."""
+        C = constant(self.constants(), self.setting) if certified else None
+        return self.progress.add(number, found.lagrangian, found.stationarity, C)
 
 
 class Measured(NamedTuple):
@@ -101,8 +124,10 @@ def diagnose(
     if not full or theory is None:
         return Measured(basic, nbytes)
     needed, certified = certificate.update(sums)
-    found = theory.server(sums, server, broadcast, before)._asdict()
-    return Measured(basic._replace(**found, beta_needed=needed, certified=certified), nbytes)
+    found = theory.server(sums, server, broadcast, before)
+    rate = certificate.rate(broadcast.round, found, certified)
+    known = found._asdict() | rate._asdict() | {"beta_needed": needed, "certified": certified}
+    return Measured(basic._replace(**known, beta_suggested=certificate.suggested(needed)), nbytes)
 
 
 def from_sums(sums: Sums, broadcast: Broadcast) -> Diagnostics:

@@ -23,6 +23,7 @@ from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.local import LocalEngine
+from fedmc.training.rate import Rate
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.stopping import OnRound, Stop, tell, until
 from fedmc.training.tuning import Trial, best, choose, in_words
@@ -200,5 +201,6 @@ def summary(history: list[Round]) -> dict[str, Any]:
         "bytes_down": sum(round.bytes_down for round in history),
         "bytes_measured": sum(round.bytes_measured for round in history),
         "certified": last.certified,
+        **{name: getattr(last, name) for name in ("beta_needed", "beta_suggested", *Rate._fields)},
         "epsilon": last.epsilon,
     } | (last.ranking or {})

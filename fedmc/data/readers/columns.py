@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from fedmc.data.builder import Batch, Coded
 from fedmc.data.ids import as_ids
+from fedmc.data.readers.decimals import check_texts
 from fedmc.data.readers.shapes import names_of
 from fedmc.data.readers.times import find_time_column, seconds
 from fedmc.data.readers.told import guessed
@@ -283,6 +284,7 @@ def ratings(column: pa.Array, where: str, label: str = "rating") -> Array:
     try:
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        check_texts(f"{where}: the {label}", column.to_pylist())
         raise DataError(f"{where}: {_many(label)} must be numbers, got {column.type}: {error}") from None
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad) or column.null_count:

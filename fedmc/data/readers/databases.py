@@ -40,11 +40,13 @@ def is_database(source: str | Path) -> bool:
 def read(source: str, query: str | None, selection: ColumnSelection) -> Iterator[Batch]:
     """The rows of a query's result, or of the only table with the selected columns, streamed."""
     with _opened(source) as database:
-        query = query_for(database.tables(), selection, without_password(source)) if query is None else query
-        _check(source, query)
+        chosen = query_for(database.tables(), selection, without_password(source)) if query is None else query
+        _check(source, chosen)
         where = "the query's result"
-        with database.result(query) as reader:
+        with database.result(chosen) as reader:
             role = roles(reader.schema.names, selection, where)
+            if query is None:
+                role = role._replace(told="; ".join(filter(None, (f"query: {chosen}", role.told))))
             dictionaries = Dictionaries()
             for batch in reader:
                 yield to_batch(_columns(batch), role, where, dictionaries)

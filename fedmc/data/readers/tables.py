@@ -18,10 +18,11 @@ from fedmc.data.ids import as_ids
 from fedmc.data.readers import distributed
 from fedmc.data.readers.columnar import ArrowStream, is_columnar, opened
 from fedmc.data.readers.columns import strings
+from fedmc.data.readers.databases import is_database
+from fedmc.data.readers.decimals import is_number
 from fedmc.data.readers.files import File, of_each
 from fedmc.data.readers.places import place_of
 from fedmc.data.readers.storage import reading
-from fedmc.data.readers.text import is_number
 from fedmc.data.readers.usual import COLUMN_NAMES, candidates, is_usual
 from fedmc.errors import DataError, quoted, require
 from fedmc.types import Array
@@ -58,6 +59,8 @@ class Table(NamedTuple):
 
 def read(source: str | Path | ArrowStream, what: What) -> Table:
     """A table from a file or a DataFrame. The ids are in the first column, unless only another has a usual name."""
+    if isinstance(source, str | Path) and is_database(source):
+        raise DataError(f"the {what} table cannot be read from a database: write it to a CSV or Parquet file first")
     if not isinstance(source, str | Path):
         try:
             return _from_arrow(pa.table(source), f"the {what} table", what)

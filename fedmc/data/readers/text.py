@@ -24,6 +24,7 @@ from fedmc.data.readers.columns import (
     roles,
     to_batch,
 )
+from fedmc.data.readers.decimals import decimal_of, is_number, pointed, value
 from fedmc.data.readers.files import File
 from fedmc.data.readers.lines import LineCount
 from fedmc.data.readers.told import by_place
@@ -44,6 +45,7 @@ class Layout(NamedTuple):
     delimiter: str
     names: list[str]
     header: bool
+    decimal: str = "."
 
 
 def read(file: File, selection: ColumnSelection) -> Iterator[Batch]:
@@ -60,6 +62,9 @@ def read(file: File, selection: ColumnSelection) -> Iterator[Batch]:
         role = _times_left_out(roles(layout.names, selection, file.name), layout, head, selection)
         places = {name: layout.names.index(name) if name in role.names else None for name in NO_HEADER}
         role = role._replace(told=by_place(places))
+    if _has_commas(head, layout, role):
+        layout = layout._replace(decimal=",")
+        role = role._replace(told="; ".join(filter(None, (role.told, f"{role.label}s have decimal commas"))))
     dictionaries = Dictionaries(numbers=True)
     lines = LineCount()
     numbers = file.path is not None and _scan(file, lines) and _starts_with_numbers(file, layout, role)
@@ -72,6 +77,16 @@ def read(file: File, selection: ColumnSelection) -> Iterator[Batch]:
         require(rows == lines.count, lost, DataError)
     except (pa.ArrowInvalid, pa.ArrowKeyError, DataError) as error:
         _explain(file, layout, role, error)
+
+
+def _has_commas(head: bytes, layout: Layout, role: Roles) -> bool:
+    """Whether the first ratings have decimal commas."""
+    if role.rating is None:
+        return False
+    place = layout.names.index(role.rating)
+    lines = head.decode("utf-8-sig", "replace").splitlines()[int(layout.header) :]
+    rows = (_split(line, layout.delimiter) for line in lines)
+    return decimal_of((row[place] for row in rows if len(row) > place), layout.delimiter) == ","
 
 
 def _times_left_out(role: Roles, layout: Layout, head: bytes, selection: ColumnSelection) -> Roles:
@@ -104,7 +119,7 @@ def sniff(head: bytes, name: str, rating: Need = "required") -> Layout:
         f"{name} is empty or starts with a blank line: expected lines of {expected[0]}",
         DataError,
     )
-    delimiter = next((mark for mark in DELIMITERS if len(_split(first, mark)) >= expected[2]), None)
+    delimiter = _delimiter(first, expected[2])
     if delimiter is None:
         two = rated and any(len(_split(first, mark)) == 2 for mark in DELIMITERS)
         raise DataError(
@@ -112,7 +127,7 @@ def sniff(head: bytes, name: str, rating: Need = "required") -> Layout:
             f"comma, tab, ';', '|' or '::', got {first[:80]!r}"
             + (f"; a table of user and item {EVENTS_CURE}" if two else "")
         )
-    fields = [field.strip() for field in _split(first, delimiter)]
+    fields = [pointed(field.strip(), delimiter) for field in _split(first, delimiter)]
     third = rated and len(fields) <= 4
     header = not is_number(fields[2]) if third else not any(is_number(field) for field in fields)
     if header:
@@ -121,6 +136,14 @@ def sniff(head: bytes, name: str, rating: Need = "required") -> Layout:
     third_is_rating = numbered or len(fields) > 3
     usual = NO_HEADER if third_is_rating else EVENTS_NO_HEADER
     return Layout(delimiter, [*usual, *(f"column {i + 1}" for i in range(4, len(fields)))][: len(fields)], False)
+
+
+def _delimiter(line: str, least: int) -> str | None:
+    """The first delimiter that gives enough fields; a semicolon if that leaves a decimal comma, as in 17;4;3,5."""
+    marks = [mark for mark in DELIMITERS if len(_split(line, mark)) >= least]
+    if ";" in marks and decimal_of(_split(line, ";"), ";") == ",":
+        return ";"
+    return marks[0] if marks else None
 
 
 def looks_like(head: bytes, name: str, selection: ColumnSelection) -> bool:
@@ -194,7 +217,9 @@ def _options(layout: Layout, role: Roles, ids: pa.DataType, block: int = 1 << 22
     return (
         pacsv.ReadOptions(column_names=names, skip_rows=int(layout.header), block_size=block),
         pacsv.ParseOptions(delimiter=layout.delimiter[0]),
-        pacsv.ConvertOptions(column_types=types, include_columns=role.names, null_values=[]),
+        pacsv.ConvertOptions(
+            column_types=types, include_columns=role.names, null_values=[], decimal_point=layout.decimal
+        ),
     )
 
 
@@ -241,12 +266,11 @@ def _explain(file: File, layout: Layout, role: Roles, error: Exception) -> NoRet
         where = f"{file.name}, line {number}"
         if len(fields) != len(layout.names):
             raise DataError(f"{where}: expected {len(layout.names)} fields, got {len(fields)}: {fields}")
-        if place is not None and not is_number(fields[place]):
-            raise DataError(f"{where}: the {role.label} should be a number, got {fields[place]!r}")
+        amount = 1.0 if place is None else value(f"{where}: the {role.label}", fields[place], layout.decimal)
         for who in (role.user, role.item):
             if not fields[layout.names.index(who)].strip():
                 raise DataError(f"{where}: the {who} is empty: expected an id")
-        if place is not None and not np.isfinite(float(fields[place])):
+        if place is not None and not np.isfinite(amount):
             raise DataError(f"{where}: the {role.label} must be finite, got {fields[place]!r}: drop the line")
     raise error if isinstance(error, DataError) else DataError(f"{file.name} cannot be read: {error}")
 
@@ -261,12 +285,3 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _is_time(field: str) -> bool:
     """Whether the third of three fields is a time rather than a rating or an amount: a date, or many seconds."""
     return not is_number(field) or float(field) >= FIRST_TIME
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell holds a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
