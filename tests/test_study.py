@@ -140,7 +140,7 @@ def whole(table, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_at_random_moments_it_ends_with_the_same_files(whole, seed):
-    assert kill_and_resume(whole, seed, most=2) > 0
+    assert kill_and_resume(whole, seed, most=1) > 0
     assert files(whole / f"killed-{seed}") == files(whole / "whole")
 
 
