@@ -43,7 +43,7 @@ class Terms(NamedTuple):
     now: Callable[[], float] = time.time
     own: OwnObjective | None = None  # the organisation's own penalty and loss
 
-    def told(self, broadcast: Broadcast) -> Broadcast:
+    def with_own_objective(self, broadcast: Broadcast) -> Broadcast:
         """A broadcast as this node answers it, with the organisation's own penalty and loss."""
         return broadcast if self.own is None else self.own.of(broadcast)
 
