@@ -450,6 +450,7 @@ def test_the_number_of_threads_changes_no_bit(batch, monkeypatch):
     found = []
     for count in (1, 2, 3):
         engine = LocalEngine(many_clients())
+        shared.clear()  # also in making the shards
         with threads.limited(count):
             found.append(bits(engine, run(engine, settings, 6)))
         assert bool(shared) == (count > 1)

@@ -43,7 +43,7 @@ class Terms(NamedTuple):
     now: Callable[[], float] = time.time
     own: OwnObjective | None = None  # the organisation's own penalty and loss
 
-    def told(self, broadcast: Broadcast) -> Broadcast:
+    def with_own_objective(self, broadcast: Broadcast) -> Broadcast:
         """A broadcast as this node answers it, with the organisation's own penalty and loss."""
         return broadcast if self.own is None else self.own.of(broadcast)
 
@@ -70,7 +70,7 @@ def check(terms: Terms, request: Request) -> None:
 def check_objective(terms: Terms, broadcast: Broadcast) -> None:
     """Refuse a run in which the organisation's own penalty and loss have no meaning, or do not hold what they must."""
     try:
-        own = terms.told(broadcast)
+        own = terms.with_own_objective(broadcast)
         if terms.own is not None and broadcast.settings.privacy.failures_tell:
             check_settings(own.settings)
     except InputError as error:

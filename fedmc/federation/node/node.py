@@ -150,7 +150,9 @@ class Node:
         before = self.entries.committed(request, pending).state
 
         def work(shard: Shard) -> tuple[State | None, bytes]:
-            state, sums = aggregation_of(broadcast.settings.privacy).reply(shard, before, self.terms.told(broadcast))
+            state, sums = aggregation_of(broadcast.settings.privacy).reply(
+                shard, before, self.terms.with_own_objective(broadcast)
+            )
             return state, reply_to(request, OK, sums)
 
         state, reply = self._release(request, work)
@@ -164,7 +166,7 @@ class Node:
         """Write the organisation's model, once: a run that was finished stays finished, with the same model."""
         done, known = self.replays.finished(request.run), self.store.journal.known(request.run)
         if done is None and (known is None or known.finished is None):
-            own, shard = self.terms.told(request.broadcast), self._numbered(request)
+            own, shard = self.terms.with_own_objective(request.broadcast), self._numbered(request)
             algorithm = own.settings.make_algorithm()
             U = algorithm.users_at(shard, before, own)
             self.on_finish(request._replace(broadcast=own), algorithm.prediction_users(shard, U, own), before)
@@ -243,7 +245,7 @@ class Node:
             assert identity is not None
             state, content = withdrawing.reply(request, identity.number, left, before)
         else:
-            state, content = self._release(request, in_whole_steps(request, before, self.terms.told))
+            state, content = self._release(request, in_whole_steps(request, before, self.terms.with_own_objective))
         if kept:
             self._hold(request, state, content)
         return np.frombuffer(content, np.int64)

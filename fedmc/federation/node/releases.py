@@ -26,7 +26,7 @@ from fedmc.training.fixed_point import flat
 Work = Callable[[Shard], tuple[State | None, bytes]]
 
 
-def in_whole_steps(request: Request, before: State | None, told: Callable[[Broadcast], Broadcast]) -> Work:
+def in_whole_steps(request: Request, before: State | None, own: Callable[[Broadcast], Broadcast]) -> Work:
     """The work for a masked reply: integers, in which numbers that do not fit are cut, since a failure would tell."""
     broadcast = request.broadcast
 
@@ -36,7 +36,7 @@ def in_whole_steps(request: Request, before: State | None, told: Callable[[Broad
     def work(shard: Shard) -> tuple[State | None, bytes]:
         aggregation = aggregation_of(broadcast.settings.privacy).quietly(on_cut)
         with np.errstate(all="ignore"):  # a warning that is turned into an error would tell something
-            state, sums = aggregation.reply(shard, before, told(broadcast))
+            state, sums = aggregation.reply(shard, before, own(broadcast))
         return state, flat(sums, schema_of(broadcast, len(broadcast.V))).tobytes()
 
     return work
