@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmc.estimator import FedMC
     from fedmc.model import Model, load
     from fedmc.report.figures import plot_history
+    from fedmc.report.study import study
 
 __version__ = "0.3.0"
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "plot_history",
     "since",
     "split",
+    "study",
 ]
 
 _HOMES = {
@@ -42,6 +44,7 @@ _HOMES = {
     "plot_history": "report.figures.plot_history",
     "since": "data.splits.since",
     "split": "data.splits.split",
+    "study": "report.study.study",
 }
 
 

@@ -17,7 +17,7 @@ from fedmc.training.local import LocalEngine
 REAL = (
     "deployment", "flower", "flower_events", "flower_life", "flower_warm", "bundles", "gateway", "injection",
     "monitoring", "moves", "node_commands",
-    "plugin_package", "policy_commands",
+    "plugin_package", "policy_commands", "study",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"
 # FEDMC_EXAMPLES multiplies the examples of every property test; above 1 they are random, else the same every time.

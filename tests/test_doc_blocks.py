@@ -25,6 +25,7 @@ RUN = {
     "docs/how-to/extend.md": "test_docs.py",
     "docs/how-to/scikit-learn.md": "test_docs.py",
     "docs/how-to/serve.md": "test_serving_live.py",
+    "docs/how-to/study.md": "test_study.py",
     "docs/tutorial/events.md": "test_docs.py",
     "docs/tutorial/first-model.md": "test_docs.py",
 }

@@ -16,8 +16,8 @@ import pytest
 from fedmc.errors import InputError
 from fedmc.evaluation import methods, runner, tables
 from fedmc.evaluation.methods import CENTRAL
+from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import Case, Figure, Panel, Study
 from fedmc.report import comparison, figures
 from tests.command import fedmc

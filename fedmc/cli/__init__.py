@@ -73,6 +73,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "audit": Entry("fedmc.cli.audit:audit", "Attack the messages that a run would send."),
     "compare": Entry("fedmc.cli.compare:compare", "Compare methods on the same data and budget."),
     "reproduce": Entry("fedmc.cli.compare:reproduce", "Run the experiments of the paper."),
+    "study": Entry("fedmc.cli.study:study", "Run a study from a file: grids, data sets, seeds."),
     "report": Entry("fedmc.cli.report:report", "Write the report of a run or a comparison."),
     "evaluate": Entry("fedmc.cli.evaluate:evaluate", "Measure a model on held-out ratings or events."),
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),

@@ -27,8 +27,8 @@ from fedmc.data.ratings import Ratings
 from fedmc.errors import require
 from fedmc.evaluation import runner, tables
 from fedmc.evaluation.methods import find, split, usual
+from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.runner import Outcome
 from fedmc.evaluation.study import GOALS, NDCG, Case, Figure, Panel, Study
 from fedmc.evaluation.tables import Line
 from fedmc.problem.ranking import CUTOFFS

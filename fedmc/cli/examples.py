@@ -36,6 +36,11 @@ TRAINING: dict[str, Examples] = {
         ("The convergence experiment of the paper, on the demo set", "reproduce convergence"),
         ("On MovieLens 1M, with one seed", "reproduce sparsity --data ml-1m/ratings.dat --seeds 1"),
     ),
+    "study": (
+        ("All methods, data sets and seeds of a file, over two processes", "study ranks.toml --jobs 2"),
+        ("Check the file and list its runs", "study ranks.toml --dry-run"),
+        ("Into a folder of your choice", "study ranks.toml --out results"),
+    ),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
         ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),

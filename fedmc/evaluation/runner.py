@@ -1,7 +1,8 @@
 """Run a study into a folder of outcomes, one file for each (case, seed), so that a killed run can be resumed.
 
 study.json        the study              outcomes/CASE-SEED.json   one run each
-curves.csv        every measured round   summary.csv, summary.json   by method, over seeds    times.csv   seconds
+curves.csv        every measured round   summary.csv, summary.json   by method, over seeds
+times.csv         seconds                times/CASE-SEED.json        those of one run
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
+from fedmc.algorithms.objectives import Objective, Objectives, by_number
 from fedmc.algorithms.settings import Settings
 from fedmc.data import partition, splits
 from fedmc.data.datasets import load_source
@@ -26,30 +27,26 @@ from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError, require
 from fedmc.evaluation.harness import NAMES, Parts, ranking_at
+from fedmc.evaluation.outcomes import OUTCOMES, Outcome, Row, file_names, read, store, stored
 from fedmc.evaluation.study import Case, Study
 from fedmc.training import memory
 from fedmc.training.local import LocalEngine
-from fedmc.training.rounds import rounds
+from fedmc.training.rounds import Round, rounds
 from fedmc.training.simulation import warm_up
 
 ERRORS = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
 MEASURES = (*ERRORS, *NAMES)
 NO_TEST = "random:0"
 
+OnRound = Callable[[Round, LocalEngine], None]
 
-Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
 
+class Source(NamedTuple):
+    """What a study's source holds: its ratings, or the confidences of its events, and a hash of them."""
 
-class Outcome(NamedTuple):
-    """One case under one seed: its measured rounds, or a single row without a round if nothing is federated."""
-
-    label: str
-    method: str
-    seed: int
-    key: str
-    rows: list[Row]
-    diverged: str | None
-    refused: str | None = None  # why the method cannot run on this data; there are no rows then
+    ratings: Ratings
+    fingerprint: str
+    first: Parts  # those of the first seed
 
 
 def run(
@@ -63,30 +60,41 @@ def run(
 
     `table`: the ratings, or the amounts of events, if the source was read before.
     """
-    check_folder(folder, study)
-    for case in study.cases:
-        case.settings(study.seeds[0], study.active)
-    ratings = _read(study, table)
-    parts = {study.seeds[0]: _parts(study, ratings, study.seeds[0])}
-    _create(folder, study)  # after all that may be refused, which leaves no folder
-    fingerprint = fingerprint_of(ratings, study.events is not None and study.events.recency)
-    outcomes = []
+    source = opened(study, folder, table)
+    parts = {study.seeds[0]: source.first}
+    names, outcomes = file_names(study.labels), []
+
+    def watch(round: Round, engine: LocalEngine) -> None:
+        on_round(round.number)
+
     for case, seed in itertools.product(study.cases, study.seeds):
         on_case(case.label, seed, False)
-        path = folder / "outcomes" / f"{_file_name(case.label)}-{seed}.json"
-        key = study.key(case, seed, fingerprint)
-        outcome = _load(path, key)
+        key = study.key(case, seed, source.fingerprint)
+        outcome = stored(folder, names[case.label], seed, key)
         if outcome is None:
             if seed not in parts:
-                parts[seed] = _parts(study, ratings, seed)
-            outcome = run_case(study, case, seed, key, parts[seed], on_round)
-            write_whole(path, json.dumps(outcome._asdict()).encode())
+                parts[seed] = parts_of(study, source.ratings, seed)
+            outcome = run_case(study, case, seed, key, parts[seed], watch)
+            store(folder, names[case.label], outcome)
         outcomes.append(outcome)
         on_case(case.label, seed, True)
     return outcomes
 
 
-def _parts(study: Study, ratings: Ratings, seed: int) -> Parts:
+def opened(study: Study, folder: Path, table: Ratings | None = None, grows: bool = False) -> Source:
+    """The source's data, and the study's folder, which is made after all that may be refused."""
+    check_folder(folder, study, grows)
+    settings = {case.label: case.settings(study.seeds[0], study.active) for case in study.cases}
+    table = table_of(study) if table is None else table
+    ratings = scaled(table, scale_of(table, study.events, study.confidence_scale))
+    first = parts_of(study, ratings, study.seeds[0])
+    for case in study.cases:
+        _objectives(case, settings[case.label], first, int(first.owner.max()) + 1)
+    _create(folder, study)
+    return Source(ratings, fingerprint_of(ratings, study.events is not None and study.events.recency), first)
+
+
+def parts_of(study: Study, ratings: Ratings, seed: int) -> Parts:
     """The split and the clients of a seed; only ratings can be compared without a test."""
     owner = partition.parse(study.partition, ratings, study.clients, seed)
     train, test = splits.parse(study.test, ratings, seed)
@@ -98,20 +106,19 @@ def _parts(study: Study, ratings: Ratings, seed: int) -> Parts:
     return Parts(train if study.events is None or study.events.recency else train.without_times(), test, owner)
 
 
-def _read(study: Study, table: Ratings | None) -> Ratings:
-    """The ratings of the study's source, or the confidences of its events."""
+def table_of(study: Study) -> Ratings:
+    """The ratings of the study's source, or the amounts of its events."""
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
-    if table is None:
-        table = load_source(
-            study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
-            duplicates=study.duplicates, events=study.events, wide=study.wide,
-        )  # fmt: skip
-    return scaled(table, scale_of(table, study.events, study.confidence_scale))
+    return load_source(
+        study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
+        duplicates=study.duplicates, events=study.events, wide=study.wide,
+    )  # fmt: skip
 
 
 def run_case(
-    study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: Callable[[int], None] = lambda number: None
+    study: Study, case: Case, seed: int, key: str, parts: Parts, on_round: OnRound = lambda round, engine: None
 ) -> Outcome:
+    """Run a case; `on_round` is called with each round and the engine, which holds the clients."""
     settings = case.kind.suited(case.settings(seed, study.active), parts)
     central = case.kind.central
     if central is not None:
@@ -126,12 +133,13 @@ def run_case(
         return Outcome(case.label, case.method, seed, key, [], None, str(error))
     settings = _in_one_round(settings, len(shards))
     warm_up(settings, settings.dtype)
-    rows, diverged = _measured_rounds(study, settings, LocalEngine(shards), parts, on_round)
+    engine = LocalEngine(shards, objectives=_objectives(case, settings, parts, len(shards)))
+    rows, diverged = _measured_rounds(study, settings, engine, parts, on_round)
     return Outcome(case.label, case.method, seed, key, rows, diverged)
 
 
 def _measured_rounds(
-    study: Study, settings: Settings, engine: LocalEngine, parts: Parts, on_round: Callable[[int], None]
+    study: Study, settings: Settings, engine: LocalEngine, parts: Parts, on_round: OnRound
 ) -> tuple[list[Row], str | None]:
     """The measured rounds of a run, and why it diverged; after the last, models of ratings are ranked too."""
     rows: list[Row] = []
@@ -144,12 +152,22 @@ def _measured_rounds(
             if found.objective is not None:
                 measured = {name: getattr(found, name) for name in ERRORS} | (found.ranking or {})
                 rows.append({"round": round.number, "seconds": seconds, "up": up, "down": down} | measured)
-            on_round(round.number)
+            on_round(round, engine)
     except Diverged as error:
         return rows, str(error)
     if round.diagnostics.ranking is None:
         rows[-1] |= ranking_at(engine, round.broadcast, parts)
     return rows, None
+
+
+def _objectives(case: Case, settings: Settings, parts: Parts, clients: int) -> dict[int, Objective]:
+    """The objectives that the case gives to single clients, checked with its settings."""
+    groups = parts.train.groups
+    names = [str(number) for number in range(clients)] if groups is None else list(map(str, groups[0]))
+    found = by_number(cast(Objectives, case.objectives), names)
+    for one in found.values():
+        one.settings(settings, clients)
+    return found
 
 
 def _in_one_round(settings: Settings, clients: int) -> Settings:
@@ -172,8 +190,7 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     """Load a comparison, finished or not."""
     try:
         study = Study.from_dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
-        files = sorted((folder / "outcomes").glob("*.json"))
-        outcomes = [Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+        outcomes = [read(path) for path in sorted((folder / OUTCOMES).glob("*.json"))]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{folder} is not a comparison: {error}") from None
     order = {case.label: place for place, case in enumerate(study.cases)}
@@ -181,32 +198,22 @@ def load(folder: Path) -> tuple[Study, list[Outcome]]:
     return study, sorted(known, key=lambda outcome: (order[outcome.label], outcome.seed))
 
 
-def check_folder(folder: Path, study: Study) -> None:
-    """Refuse a folder that holds another study, or anything else."""
+def check_folder(folder: Path, study: Study, grows: bool = False) -> None:
+    """Refuse a folder that holds another study, or anything else; one that `grows` may have more cases and seeds."""
     path = folder / "study.json"
     if path.exists():
         found = Study.from_dict(json.loads(path.read_text(encoding="utf-8")))  # fills in entries that older files lack
-        if found.to_dict() != study.to_dict():
+        if found.to_dict() != study.to_dict() and not (grows and study.continues(found)):
             raise InputError(f"{folder} holds another comparison: choose another folder, or remove it")
         return
-    if folder.exists() and any(folder.iterdir()):
+    begun = (OUTCOMES, "study.json.part")  # what a process leaves that was killed while it made the folder
+    if folder.exists() and any(one.name not in begun for one in folder.iterdir()):
         raise InputError(f"{folder} is not empty and not a comparison: choose another folder")
 
 
 def _create(folder: Path, study: Study) -> None:
-    """Make the folder, unless it holds the same study already."""
-    path = folder / "study.json"
-    if not path.exists():
-        (folder / "outcomes").mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(study.to_dict(), indent=1).encode())
-
-
-def _load(path: Path, key: str) -> Outcome | None:
-    if not path.exists():
-        return None
-    outcome = Outcome(**json.loads(path.read_text(encoding="utf-8")))
-    return outcome if outcome.key == key else None
-
-
-def _file_name(label: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")
+    """Make the folder, and write the study unless it is there already."""
+    path, content = folder / "study.json", json.dumps(study.to_dict(), indent=1).encode()
+    (folder / OUTCOMES).mkdir(parents=True, exist_ok=True)
+    if not path.exists() or Study.from_dict(json.loads(path.read_bytes())).to_dict() != study.to_dict():
+        write_whole(path, content)

@@ -19,6 +19,7 @@ from fedmc.evaluation.methods import Method
 
 Measure = Literal["objective", "test_rmse", "test_ndcg_20", "nonzeros"]
 Axis = Literal["round", "seconds", "megabytes"]
+GROWING = ("cases", "seeds", "title", "figures")  # what may change without a change of outcomes
 
 
 class Goal(NamedTuple):
@@ -46,6 +47,7 @@ class Case:
     label: str
     method: str
     options: dict[str, object] = field(default_factory=dict)
+    objectives: dict[str, dict[str, str]] = field(default_factory=dict)  # penalties and losses of single clients
 
     def __post_init__(self) -> None:
         methods.find(self.method)
@@ -58,7 +60,11 @@ class Case:
         """The settings of the case's run; a baseline solves the same problem as the preset it is compared with."""
         options = dict(self.kind.settings) | self.options
         preset = str(options.pop("preset", "fast"))
-        return Settings.preset(preset, seed=seed, active=active, **options)
+        return Settings.preset(preset, **({"active": active} | options | {"seed": seed}))
+
+    def plain(self) -> dict[str, object]:
+        """The case as plain values; objectives only if there are any, since earlier versions have none."""
+        return {name: value for name, value in asdict(self).items() if name != "objectives" or value}
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class CaseDict(TypedDict):
     label: str
     method: str
     options: dict[str, object]
+    objectives: NotRequired[dict[str, dict[str, str]]]
 
 
 class PanelDict(TypedDict):
@@ -158,11 +165,21 @@ class Study:
         require(all(seed >= 0 for seed in self.seeds), f"seeds must be at least 0, got {self.seeds}")
         splits.check_pairs(self.test)
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
-        labels = [case.label for case in self.cases]
+        labels = self.labels
         require(len(set(labels)) == len(labels), f"each case needs a label of its own, got {labels}")
         other = next((case.method for case in self.cases if self.feedback not in case.kind.feedback), None)
         has, cure = ("ratings", "implicit") if self.events is None else ("events", "explicit")
         require(other is None, f"the method {other} does not learn from {has}: leave it out, or feedback={cure!r}")
+
+    def continues(self, before: Study) -> bool:
+        """Whether this is an earlier study with more cases or seeds: the outcomes that are there stay valid."""
+        old, new = ({k: v for k, v in one.to_dict().items() if k not in GROWING} for one in (before, self))
+        more = all(case in self.cases for case in before.cases) and set(before.seeds) <= set(self.seeds)
+        return more and old == new
+
+    @property
+    def labels(self) -> list[str]:
+        return [case.label for case in self.cases]
 
     @property
     def feedback(self) -> Feedback:
@@ -175,13 +192,17 @@ class Study:
 
     def to_dict(self) -> StudyDict:
         """The study as plain JSON values, without the password that a database's URL may hold."""
-        plain: StudyDict = json.loads(json.dumps(asdict(self) | {"source": without_password(self.source)}))
+        plain: StudyDict = json.loads(json.dumps(self._plain()))
         return plain
+
+    def _plain(self) -> dict[str, object]:
+        cases = [case.plain() for case in self.cases]
+        return asdict(self) | {"source": without_password(self.source), "cases": cases}
 
     @classmethod
     def from_dict(cls, plain: StudyDict) -> Study:
         """Inverse of `to_dict`; also reads studies of an earlier version, which lack the last entries."""
-        cases = tuple(Case(case["label"], case["method"], case["options"]) for case in plain["cases"])
+        cases = tuple(Case(**case) for case in plain["cases"])
         figures = tuple(
             Figure(figure["name"], figure["title"], tuple(map(_panel, figure["panels"]))) for figure in plain["figures"]
         )
@@ -199,7 +220,7 @@ class Study:
         what: dict[str, object] = {
             name: getattr(self, name) for name in ("clients", "active", "rounds", "test", "partition")
         }
-        what |= {"measure_every": self.measure_every, "case": asdict(case), "seed": seed, "data": fingerprint}
+        what |= {"measure_every": self.measure_every, "case": case.plain(), "seed": seed, "data": fingerprint}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 

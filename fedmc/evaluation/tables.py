@@ -13,7 +13,8 @@ import numpy as np
 
 from fedmc.data.files import write_whole
 from fedmc.evaluation.harness import NAMES
-from fedmc.evaluation.runner import ERRORS, MEASURES, Outcome, Row
+from fedmc.evaluation.outcomes import Outcome, Row
+from fedmc.evaluation.runner import ERRORS, MEASURES
 from fedmc.evaluation.study import Goal, Study
 
 WITHIN = 0.01  # relative distance to the pooled model's measure
@@ -135,7 +136,7 @@ def _megabytes(row: Row) -> float:
 
 def _mean(rows: Sequence[Row | None], name: str) -> float | None:
     values = [row[name] for row in rows if row is not None]
-    return float(np.mean(np.array(values, float))) if len(values) == len(rows) else None
+    return float(np.mean(np.array(values, float))) if len(values) == len(rows) and None not in values else None
 
 
 def _csv(rows: Sequence[Sequence[object]]) -> bytes:

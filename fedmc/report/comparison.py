@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmc.evaluation.methods import ALONE
-from fedmc.evaluation.runner import Outcome, load
+from fedmc.evaluation.outcomes import Outcome
+from fedmc.evaluation.runner import load
 from fedmc.evaluation.study import Study
 from fedmc.evaluation.tables import Line, write
 from fedmc.problem.ranking import CUTOFFS
@@ -45,7 +46,9 @@ def write_report(folder: Path) -> Path:
         html.section("Methods", *_legend(study), html.table([HEADINGS[name] for name in shown], rows)),
         *_ranking(lines),
         html.section(
-            "What was run", html.pairs(_settings(study)), html.folded("Settings of each method", _cases(study))
+            "What was run",
+            html.pairs(settings_in_words(study)),
+            html.folded("Settings of each method", cases_in_words(study)),
         ),
         html.folded_section("The theory's certificate", html.paragraph(CERTIFICATE)),
         html.folded_section("Made with", html.pairs(html.versions())),
@@ -143,14 +146,14 @@ def _setting(study: Study) -> str:
     return f"{study.title}\n{data}: {study.clients} clients, {study.active} a round; {spread}"
 
 
-def _settings(study: Study) -> dict[str, object]:
+def settings_in_words(study: Study) -> dict[str, object]:
     names = ("source", "clients", "active", "rounds", "partition", "test", "seeds", "measure_every", "duplicates")
     optional = ("columns", "query", "events", "confidence_scale")
     given = {name: getattr(study, name) for name in optional if getattr(study, name) is not None}
     return {name: getattr(study, name) for name in names} | given | {"seeds": ", ".join(map(str, study.seeds))}
 
 
-def _cases(study: Study) -> str:
+def cases_in_words(study: Study) -> str:
     return "".join(
         html.heading(case.label)
         + html.pairs(applying.that_apply(case.settings(study.seeds[0], study.active).to_dict()))

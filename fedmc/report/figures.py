@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmc.errors import quoted, require
-from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.training.rounds import Round
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmc.data.files import write_whole
 from fedmc.evaluation.coverage import SHOWN, percent
-from fedmc.evaluation.runner import Outcome
+from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.problem.ranking import CUTOFFS
 from fedmc.report import applying, audit, claims, examples, html, sections, theory, title
