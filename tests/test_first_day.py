@@ -5,6 +5,8 @@ Each test is one complaint; the details have tests of their own (named in the do
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +46,37 @@ def refused(*words, cwd):
     assert "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == 1
     return done.stderr
+
+
+# --- the report of a run (test_run_report.py)
+
+
+@pytest.fixture(scope="module")
+def report(frame, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "data"
+    folder.mkdir()
+    frame.to_csv(folder / "sales.csv", index=False)
+    source, run = folder / "sales.csv", folder / "run"
+    for words in (("train", source, "--rank", "2", "--clients", "4", "--rounds", "3", "--out", run), ("report", run)):
+        done = fedmc(*words)
+        assert done.returncode == 0, done.stderr
+    return run / "report.html", folder
+
+
+def test_the_title_of_a_report_is_no_path(report):
+    html, folder = report[0].read_text(encoding="utf-8"), str(report[1])
+    for tag in ("title", "h1"):
+        found = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert "sales" in found[1]
+        assert folder not in found[1]
+        assert "/" not in found[1]
+
+
+def test_a_report_carries_the_privacy_claim_and_names_a_baseline(report):
+    html = report[0].read_text(encoding="utf-8")
+    summary = html[: html.index("<h2")]
+    assert "the server sees each client&#x27;s messages" in summary
+    assert "averages of users and items" in summary
 
 
 # --- scikit-learn (test_sklearn.py)
