@@ -46,7 +46,10 @@ class Diverged(FedmcError):  # noqa: N818
 
     def __init__(self, round: int, what: str, cure: str) -> None:
         super().__init__(f"training diverged in round {round}: {what}; {cure}")
-        self.round = round
+        self.round, self._parts = round, (round, what, cure)
+
+    def __reduce__(self) -> tuple[type[Diverged], tuple[int, str, str]]:
+        return Diverged, self._parts  # between processes
 
 
 class TooFewError(FedmcError):

@@ -22,6 +22,7 @@ from fedmc.audit import attacks
 from fedmc.audit.observer import watch
 from fedmc.data.partition import Shard, make_shards
 from fedmc.errors import InputError
+from fedmc.training import tree
 from fedmc.training.aggregation import aggregation_of
 from fedmc.training.fixed_point import WHOLE, FixedPointState, put_together, taken_apart
 from fedmc.training.local import LocalEngine
@@ -130,7 +131,8 @@ class TestContract:
             plain = add_up(respond(one.shard, inner, broadcast)[1] for one, inner in zip(asked, before, strict=True))
             replies = [aggregation.reply(*one) for one in asked]
             numbered = [(one.shard.client, reply) for one, (_, reply) in zip(asked, replies, strict=True)]
-            total = aggregation.combine(numbered, broadcast, engine.items).total
+            pieces = tree.pieces(numbered, [client for client, _ in numbered])
+            total = aggregation.combine(pieces, broadcast, engine.items).total
             for part, entry in schema.items():
                 if not entry.cumulative or all(inner is None for inner in before):
                     step = len(asked) * 2.0 ** -(entry.bits + 1)

@@ -20,7 +20,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, make_shards, narrow
 from fedmc.errors import InputError
 from fedmc.kernels import moments, threads
-from fedmc.training import local, memory
+from fedmc.training import members, memory
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, Round, rounds
 from fedmc.training.simulation import train
@@ -425,7 +425,7 @@ def test_batches_of_clients_change_no_bit(dtype, monkeypatch):
     monkeypatch.setattr(bayes, "together", lambda shards: met.append(len(shards)) or honest(shards))
     found = []
     for ratings in (0, 100, 10**6):
-        monkeypatch.setattr(local, "BATCH", ratings)
+        monkeypatch.setattr(members, "BATCH", ratings)
         engine = LocalEngine(many_clients(dtype))
         found.append(bits(engine, run(engine, settings, 7)))
     assert found[0] == found[1] == found[2]
@@ -436,7 +436,7 @@ def test_batches_of_clients_change_no_bit(dtype, monkeypatch):
 def test_the_number_of_threads_changes_no_bit(batch, monkeypatch):
     """Over the clients, and over the rows of a batch."""
     settings = Settings.preset("bayes", rank=4, active=11)
-    monkeypatch.setattr(local, "BATCH", batch)
+    monkeypatch.setattr(members, "BATCH", batch)
     monkeypatch.setattr(threads, "WORTH", 1)
     monkeypatch.setattr(threads, "SHARED", 0)
     shared: list[int] = []
@@ -804,7 +804,7 @@ def test_messages_hold_the_parts_of_the_schema():
     ],
 )
 def test_bytes_are_those_of_single_clients_also_in_batches(batch, monkeypatch):
-    monkeypatch.setattr(local, "BATCH", batch)
+    monkeypatch.setattr(members, "BATCH", batch)
     settings = Settings.preset("bayes", rank=3, active=2, dtype="float64")
     engine = LocalEngine(make_shards(planted(density=0.1), np.arange(40) % 6, "float64"))
     for round in islice(rounds(engine, settings), 7):

@@ -22,7 +22,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.data.splits import at_random, last
 from fedmc.errors import InputError, ModelFileError
 from fedmc.model import load
-from fedmc.training import local
+from fedmc.training import members
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.tuning import hold_out
@@ -141,7 +141,7 @@ def test_days_pay_where_there_are_moods():
 def test_batches_of_clients_change_no_bit(dtype, monkeypatch):
     found = []
     for batch in (1, 10**6):
-        monkeypatch.setattr(local, "BATCH", batch)
+        monkeypatch.setattr(members, "BATCH", batch)
         found.append(history(shards_of(moody()), active=2, extrapolation=0.5, dtype=dtype)[0][-1])
     np.testing.assert_array_equal(found[0].V, found[1].V)
     assert found[0].diagnostics.bound == found[1].diagnostics.bound
@@ -158,7 +158,7 @@ def test_no_message_holds_a_bias(privacy, monkeypatch):
         return found
 
     monkeypatch.setattr(Bayes, "client_update", spied)
-    monkeypatch.setattr(local, "BATCH", 1)
+    monkeypatch.setattr(members, "BATCH", 1)
     changes = {} if privacy == "plain" else {"privacy": "secagg", "min_cohort": 3}
     _, engine = history(shards_of(moody()), **changes)
     numbers = np.unique(np.concatenate(sent))

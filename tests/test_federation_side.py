@@ -32,7 +32,7 @@ from fedmc.federation.server.secagg_session import SecureAsk
 from fedmc.federation.server.signing import Signer
 from fedmc.federation.setup import founding, layout, members, request_key
 from fedmc.model import load
-from fedmc.training import local
+from fedmc.training import members as clients
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from tests.command import fedmc
@@ -264,7 +264,7 @@ def in_one_process(opened, settings, number=4):
     """The simulation, with each client on its own: clients with different numbers of features cannot be batched."""
     shards = [replace(one.prepared.shards[0], client=k) for k, one in enumerate(opened)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(local, "BATCH", 0)
+        patched.setattr(clients, "BATCH", 0)
         return simulated(settings, shards, opened[0].prepared.catalogue.item_features, number)
 
 

@@ -22,7 +22,7 @@ from fedmc.data.splits import at_random
 from fedmc.errors import InputError
 from fedmc.kernels import moments, threads
 from fedmc.model.loading import load
-from fedmc.training import local
+from fedmc.training import members
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, rounds
 from fedmc.training.simulation import train
@@ -218,7 +218,7 @@ def test_batches_and_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr(threads, "SHARED", 0)
     found = []
     for batch, count in ((0, 1), (0, 2), (60, 1), (10**6, 2)):
-        monkeypatch.setattr(local, "BATCH", batch)
+        monkeypatch.setattr(members, "BATCH", batch)
         engine = engine_of()
         with threads.limited(count):
             found.append(bits(engine, run(engine, settings_of(), LONG)))

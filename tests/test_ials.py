@@ -25,7 +25,7 @@ from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
 from fedmc.kernels import threads, weighted
 from fedmc.model import load
-from fedmc.training import local
+from fedmc.training import members
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, Round, rounds
 from fedmc.training.simulation import train
@@ -665,8 +665,8 @@ def many_clients(dtype: str) -> Problem:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_batches_of_clients_give_the_bits_of_one_at_a_time(dtype, monkeypatch):
     given, found = many_clients(dtype), []
-    for size in (local.BATCH, 40, 1):
-        monkeypatch.setattr(local, "BATCH", size)
+    for size in (members.BATCH, 40, 1):
+        monkeypatch.setattr(members, "BATCH", size)
         engine = LocalEngine(given.shards(dtype))
         found.append(bits(engine, run(engine, given.settings(7, dtype=dtype), 6)))
     assert found[0] == found[1] == found[2]
@@ -675,8 +675,8 @@ def test_batches_of_clients_give_the_bits_of_one_at_a_time(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_batches_report_the_bytes_of_one_at_a_time(dtype, monkeypatch):
     given, found = many_clients(dtype), []
-    for size in (local.BATCH, 1):
-        monkeypatch.setattr(local, "BATCH", size)
+    for size in (members.BATCH, 1):
+        monkeypatch.setattr(members, "BATCH", size)
         history = islice(rounds(LocalEngine(given.shards(dtype)), given.settings(7, dtype=dtype)), 7)
         found.append([(round.bytes_up, round.bytes_down) for round in history])
     assert found[0] == found[1]

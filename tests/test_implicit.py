@@ -24,7 +24,7 @@ from fedmc.algorithms.start import start_items
 from fedmc.data.partition import Federation, Shard, make_shards, narrow
 from fedmc.errors import InputError, TooFewError
 from fedmc.model import load
-from fedmc.training import local
+from fedmc.training import members
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Checkpoint, rounds
 from fedmc.training.simulation import train
@@ -388,7 +388,7 @@ def whole_engine(shards: list[Shard] | None = None) -> LocalEngine:
 def test_batches_of_clients_change_no_bit(dtype, monkeypatch):
     settings, found = Settings.preset("bayes", rank=3, active=3, dtype=dtype), []
     for ratings in (0, 100, 10**6):
-        monkeypatch.setattr(local, "BATCH", ratings)
+        monkeypatch.setattr(members, "BATCH", ratings)
         engine = whole_engine(with_everything(dtype))
         found.append(bits(engine, run(engine, settings, 8)))
     assert found[0] == found[1] == found[2]

@@ -16,7 +16,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, make_shards, together
 from fedmc.errors import DataError, InputError
 from fedmc.kernels import reference, solves, steps, threads
-from fedmc.training import local, memory
+from fedmc.training import members, memory
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.simulation import measure_interval, train
@@ -62,7 +62,7 @@ def test_turns_taken_together_change_no_bit(users, dtype, monkeypatch):
     monkeypatch.setattr(curvature, "together", lambda shards: met.append(len(shards)) or together(shards))
     found = []
     for ratings in (0, 100, 10**6):
-        monkeypatch.setattr(local, "BATCH", ratings)
+        monkeypatch.setattr(members, "BATCH", ratings)
         found.append(last_V(LocalEngine(shards), settings))
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
     assert len(set(met)) > 2  # one by one, some, and most of them

@@ -171,10 +171,10 @@ def dense(value: Value, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def add_up(replies: Iterable[Sums]) -> Sums:
-    """The sum of at least one reply, in float64, added in the given order."""
-    total: dict[str, Array] = {}
-    sent = 0
+def add_up(replies: Iterable[Sums], onto: Sums | None = None) -> Sums:
+    """The sum of at least one reply, in float64, added in the given order; with `onto`, in the arrays of that sum."""
+    total: dict[str, Array] = {} if onto is None else {name: onto[name] for name in onto.parts}
+    sent = 0 if onto is None else onto.sent
     for reply in replies:
         sent += reply.sent
         if not total:

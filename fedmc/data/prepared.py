@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from fedmc.data.feedback import EventOptions
 from fedmc.data.files import staged, write_whole
 from fedmc.data.partition import Shard, narrow, rated_rows
 from fedmc.data.prepared_side import SideEntry, parts_of, side_arrays, side_entry, stored_days, stored_pattern
+from fedmc.data.shared import map_file
 from fedmc.errors import DataError, require
 from fedmc.types import Array
 
@@ -266,8 +266,7 @@ def _map_arrays(path: Path, entry: StoredArrays) -> dict[str, Array]:
         f"{path} is damaged: prepare the shards again",
         DataError,
     )
-    with open(path, "rb") as file:
-        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    view = map_file(path)
     return {
         name: np.frombuffer(view, np.dtype(kind), count, offset)
         for name, (kind, count, offset) in entry["arrays"].items()

@@ -1,6 +1,6 @@
 """Aggregation: how clients' replies become one sum. The simulation and federations use the same objects.
 
-sums.PlainSum            replies are arrays of floats, added in the order of the client numbers
+sums.PlainSum            replies are arrays of floats, added in the order of a fixed tree
 sums.ClippedSum          fixed-point integers; each update counts up to a multiple of the median update norm
 secure_sums.SecureSum    fixed-point integers; a federation masks them
 """

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.settings import Settings
+from fedmc.algorithms.state import State
+from fedmc.data.partition import Shard
 from fedmc.types import Array
 
 
@@ -42,3 +44,15 @@ class Engine(Protocol):
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums: ...
     def rollback(self) -> None: ...
+
+
+class Simulation(Engine, Protocol):
+    """An engine whose clients are all simulated, and can be read."""
+
+    @property
+    def shards(self) -> Sequence[Shard]: ...
+    @property
+    def states(self) -> Sequence[State | None]: ...
+    def told(self, client: int, broadcast: Broadcast) -> Broadcast:
+        """A broadcast as this client answers it, with its own penalty and loss if it has any."""
+        ...

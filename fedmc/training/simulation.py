@@ -15,6 +15,7 @@ from scipy import sparse
 
 from fedmc.algorithms.messages import Broadcast, Shared
 from fedmc.algorithms.objectives import Objective
+from fedmc.algorithms.previous import Previous
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
@@ -22,6 +23,8 @@ from fedmc.model import Model, titles
 from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
+from fedmc.training.engine import Simulation
+from fedmc.training.engines import EngineChoice, Local, engine_of
 from fedmc.training.local import LocalEngine
 from fedmc.training.rate import Rate
 from fedmc.training.rounds import Round, rounds
@@ -43,6 +46,7 @@ class Extras(TypedDict, total=False):
     """What a run need not have."""
 
     spill: str | Path | None  # keep the clients' states in this folder
+    engine: EngineChoice  # what carries the run: Local(), or OnRay(...) for worker processes
     start_from: Model | None  # go on from this trained model
     objectives: Mapping[int, Objective]  # penalties and losses of single clients, by their numbers
 
@@ -68,20 +72,48 @@ def train(
     """
     stop, start_from, objectives = stop or Stop(), extras.get("start_from"), extras.get("objectives", {})
     check_domain(settings, federation, objectives)
-    memory.check(federation.shards, settings, 1, extras.get("spill") is not None)
+    chosen = engine_of(extras.get("engine", Local()), extras.get("spill"))
+    if chosen.here:
+        memory.check(federation.shards, settings, 1, extras.get("spill") is not None)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
-    engine = LocalEngine(federation.shards, extras.get("spill"), federation.item_features, objectives)
-    full = full or stop.tolerance is not None
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials = choose(federation.shards, settings) if settings.needs_tuning else []
     if trials:
         settings = settings.replace(penalty_users=in_words(best(trials).weight))
+    plan = Plan(settings, stop, measure_every, full or stop.tolerance is not None, previous)
+    with chosen.open(federation.shards, federation.item_features, objectives) as engine:
+        history, diverged = _trained(engine, plan, on_round)
+        model = titled(collect(engine, federation, history[-1].broadcast), federation, start_from)
+    return Run(model, history, diverged, tuple(trials))
+
+
+class Plan(NamedTuple):
+    """What the rounds of a run need besides the engine."""
+
+    settings: Settings
+    stop: Stop
+    measure_every: int | None
+    full: bool
+    previous: Previous | None
+
+    def interval(self, clients: int) -> int:
+        """Rounds between measurements."""
+        if self.measure_every is not None:
+            return self.measure_every
+        always = self.full or self.stop.patience is not None
+        return 1 if always else measure_interval(self.settings, clients, self.stop.rounds)
+
+
+def _trained(
+    engine: Simulation, plan: Plan, on_round: OnRound | Sequence[OnRound]
+) -> tuple[list[Round], Diverged | None]:
+    """The rounds of a run, the last one measured, and the error if it diverged."""
     history: list[Round] = []
-    diverged = None
-    if measure_every is None:
-        always = full or stop.patience is not None
-        measure_every = 1 if always else measure_interval(settings, engine.clients, stop.rounds)
-    running = rounds(engine, settings, measure_every=measure_every, last=stop.rounds, full=full, previous=previous)
+    diverged, stop = None, plan.stop
+    every = plan.interval(engine.clients)
+    running = rounds(
+        engine, plan.settings, measure_every=every, last=stop.rounds, full=plan.full, previous=plan.previous
+    )
     try:
         for round in until(running, stop):
             history[-1:] = map(slim, history[-1:])
@@ -95,8 +127,7 @@ def train(
     last = history[-1]
     if last.diagnostics.objective is None:
         history[-1] = _measured(engine, last)
-    model = titled(collect(engine, federation, last.broadcast), federation, start_from)
-    return Run(model, history, diverged, tuple(trials))
+    return history, diverged
 
 
 def slim(round: Round) -> Round:
@@ -106,7 +137,7 @@ def slim(round: Round) -> Round:
     return round._replace(broadcast=broadcast._replace(shared=Shared(small)))
 
 
-def _measured(engine: LocalEngine, last: Round) -> Round:
+def _measured(engine: Simulation, last: Round) -> Round:
     """The last round of a run that ended early, with the diagnostics it lacks."""
     broadcast = last.broadcast._replace(task="measure")
     sums = engine.ask(broadcast, range(engine.clients))
@@ -159,7 +190,7 @@ def _check_ratings(shard: Shard, domain: tuple[float, float] | None) -> None:
     require(ok, f"{told}, got {low:g} to {high:g}: rescale them", DataError)
 
 
-def collect(engine: LocalEngine, federation: Federation, broadcast: Broadcast) -> Model:
+def collect(engine: Simulation, federation: Federation, broadcast: Broadcast) -> Model:
     """The model of the whole simulated federation: V, and every client's U (refitted to V with `fold_in`)."""
     rows = np.concatenate([shard.users for shard in engine.shards])
     order = np.argsort(federation.users[rows], kind="stable")

@@ -1,6 +1,6 @@
 """Sums of clients' replies: what an aggregation is, and those that a federation does not mask.
 
-    PlainSum     replies are arrays of floats, added in the order of the client numbers
+    PlainSum     replies are arrays of floats, added in the order of a fixed tree (`tree`)
     ClippedSum   fixed-point integers; each update counts up to a multiple of the median update norm
 
 Under fixed-point encoding a client keeps a cumulative part (its whole contribution so far) in whole steps of 2^-bits,
@@ -16,14 +16,16 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 
 from fedmc.algorithms.client import respond
-from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Sums, Value, add_up, length
+from fedmc.algorithms.messages import NUMBER_BITS, STATEFUL_TASKS, Broadcast, Schema, Sums, Value, length
 from fedmc.algorithms.schema import schema_of
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.privacy import clipping
 from fedmc.privacy.secagg.cohorts import Turn
-from fedmc.training.fixed_point import NOTHING, Encode, FixedPointState, decoded, fixed, flat, integers, split
+from fedmc.training import tree
+from fedmc.training.fixed_point import NOTHING, Encode, FixedPointState, decoded, fixed, flat, integers, split, unflat
+from fedmc.training.tree import Piece
 from fedmc.types import Array
 
 
@@ -55,8 +57,12 @@ class Aggregation(Protocol):
         """A client's new state, and its reply, encoded for this aggregation."""
         ...
 
-    def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
-        """The sum of the replies of one or more clients."""
+    def combine(self, replies: Iterable[Piece], broadcast: Broadcast, items: int) -> Combined:
+        """The sum of all replies."""
+        ...
+
+    def condense(self, replies: Iterable[Piece], whole: range, broadcast: Broadcast, items: int) -> list[Piece]:
+        """What `combine` needs of some replies, which hold all those of the blocks `whole`."""
         ...
 
     def commit(self, now: State | None, before: State | None, factor: float) -> State | None:
@@ -85,7 +91,7 @@ class Aggregation(Protocol):
 
 
 class PlainSum(Aggregation):
-    """Floats, added in the order of the client numbers."""
+    """Floats, added in the order of a fixed tree."""
 
     masked = False
 
@@ -101,8 +107,11 @@ class PlainSum(Aggregation):
     def reply(self, shard: Shard, state: State | None, broadcast: Broadcast) -> tuple[State | None, Sums]:
         return respond(shard, state, broadcast)
 
-    def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
-        return Combined(add_up(reply for _, reply in replies), {})
+    def combine(self, replies: Iterable[Piece], broadcast: Broadcast, items: int) -> Combined:
+        return Combined(tree.total(replies), {})
+
+    def condense(self, replies: Iterable[Piece], whole: range, broadcast: Broadcast, items: int) -> list[Piece]:
+        return tree.condensed(replies, whole)
 
     def commit(self, now: State | None, before: State | None, factor: float) -> State | None:
         return now
@@ -148,13 +157,15 @@ class FixedPointSum(PlainSum):
         """The client's whole contribution, and the words of its decoys."""
         return broadcast.settings.make_algorithm().contribution(shard, cast(State, state), broadcast), words
 
-    def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
-        schema, sent = schema_of(broadcast, items), 0
-        total = np.zeros(length(schema), np.int64)
-        for _, reply in replies:
-            total += flat(reply, schema)
-            sent += reply.sent
+    def combine(self, replies: Iterable[Piece], broadcast: Broadcast, items: int) -> Combined:
+        schema = schema_of(broadcast, items)
+        total, sent = _whole(replies, schema)
         return Combined(decoded(total, schema, sent), {})
+
+    def condense(self, replies: Iterable[Piece], whole: range, broadcast: Broadcast, items: int) -> list[Piece]:
+        schema = schema_of(broadcast, items)
+        total, sent = _whole(replies, schema)
+        return [Piece(0, 0, Sums(dict(unflat(total, schema)), sent))]
 
     def can_spill(self) -> bool:
         return False
@@ -176,10 +187,16 @@ class ClippedSum(FixedPointSum):
         super().__init__()
         self.clip = clip
 
-    def combine(self, replies: Iterable[tuple[int, Sums]], broadcast: Broadcast, items: int) -> Combined:
+    def condense(self, replies: Iterable[Piece], whole: range, broadcast: Broadcast, items: int) -> list[Piece]:
+        if broadcast.task not in STATEFUL_TASKS:
+            return super().condense(replies, whole, broadcast, items)
+        return list(replies)  # the median update norm is one of all clients
+
+    def combine(self, replies: Iterable[Piece], broadcast: Broadcast, items: int) -> Combined:
         if broadcast.task not in STATEFUL_TASKS:
             return super().combine(replies, broadcast, items)
-        kept, schema = dict(replies), schema_of(broadcast, items)
+        found, schema = list(replies), schema_of(broadcast, items)
+        kept = {piece.client: piece.sums for piece in found}
         clipped = [name for name, part in schema.items() if part.cumulative]
         steps = {name: 2.0 ** -schema[name].bits for name in clipped}
         updates = {
@@ -188,10 +205,19 @@ class ClippedSum(FixedPointSum):
         factors = clipping.factors(updates, self.clip)
         for client, reply in kept.items():  # `joined` is not clipped
             reply.parts.update({name: clipping.counted(reply[name], factors[client]) for name in clipped})
-        return Combined(super().combine(kept.items(), broadcast, items).total, factors)
+        return Combined(super().combine(found, broadcast, items).total, factors)
 
     def commit(self, now: State | None, before: State | None, factor: float) -> State | None:
         if factor == 1.0 or not isinstance(now, FixedPointState):
             return now
         previous = before.whole if isinstance(before, FixedPointState) else None
         return cast(State, now._replace(whole=clipping.committed(now.whole, previous, factor)))
+
+
+def _whole(replies: Iterable[Piece], schema: Schema) -> tuple[Array, int]:
+    """The sum of fixed-point replies as one vector, and the bytes that clients sent for it."""
+    total, sent = np.zeros(length(schema), np.int64), 0
+    for piece in replies:
+        total += flat(piece.sums, schema)
+        sent += piece.sums.sent
+    return total, sent

