@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from fedmc.model import Model, load
     from fedmc.report.figures import plot_history
     from fedmc.report.study import study
+    from fedmc.training.engines import OnRay
 
 __version__ = "0.3.0"
 __all__ = [
     "FedMC",
     "Model",
     "Objective",
+    "OnRay",
     "Ratings",
     "Settings",
     "__version__",
@@ -36,6 +38,7 @@ _HOMES = {
     "FedMC": "estimator.FedMC",
     "Model": "model.Model",
     "Objective": "algorithms.objectives.Objective",
+    "OnRay": "training.engines.OnRay",
     "Ratings": "data.ratings.Ratings",
     "Settings": "algorithms.settings.Settings",
     "last": "data.splits.last",

@@ -33,6 +33,7 @@ from fedmc.problem.losses import Loss
 from fedmc.problem.penalties import Penalty
 from fedmc.progress import telling
 from fedmc.training import ranks, warm
+from fedmc.training.engines import EngineChoice, EngineName, as_engine
 from fedmc.training.event_tuning import EventTrial
 from fedmc.training.ranks import Rank, RankTrial
 from fedmc.training.rounds import Round
@@ -46,7 +47,7 @@ LossName = Literal["square", "huber", "logistic"]
 OF_THE_RUN = {  # parameters that are not settings of the algorithm
     "preset", "columns", "clients", "rounds", "validation", "patience", "tolerance", "seconds", "duplicates",
     "full_diagnostics", "measure_every", "feedback", "confidence", "recency", "warm_start", "random_state", "verbose",
-    "on_round", "objectives",
+    "on_round", "objectives", "engine",
 }  # fmt: skip
 
 
@@ -113,6 +114,7 @@ class FedMC(History, Predicting):
     duplicates : what to do with a (user, item) pair that has several ratings: "refuse", "last" or "mean".
     full_diagnostics : also measure the quantities of the theory (slower).
     measure_every : rounds between measurements; None: chosen so that measuring costs little.
+    engine : what carries the simulation: "local" (this process), "ray" (worker processes), or an `OnRay`.
     seed : random seed; the same seed gives the same bits.
     random_state : the same under scikit-learn's name: a whole number, or a numpy RandomState or Generator, from which
         each fit draws its seed. None: `seed` counts.
@@ -170,6 +172,7 @@ class FedMC(History, Predicting):
     duplicates: Duplicates = "refuse"
     full_diagnostics: bool = False
     measure_every: int | None = None
+    engine: EngineName | EngineChoice = "local"
     seed: int = 0
     random_state: RandomState = None
     verbose: int = 0
@@ -253,6 +256,7 @@ class FedMC(History, Predicting):
             run = train(
                 federation, settings, stop, measure_every=self.measure_every, full=self.full_diagnostics,
                 on_round=[*progress, *callbacks(self.on_round)], start_from=start_from, objectives=own,
+                engine=as_engine(self.engine),
             )  # fmt: skip
         self.model_, self.rounds_, self.trials_ = run.model, run.history, tried or run.trials
         self.confidence_, self.n_rounds_, self.client_of_user_ = scale, run.history[-1].number, owner

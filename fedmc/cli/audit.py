@@ -22,6 +22,7 @@ from fedmc.data.addresses import without_password
 from fedmc.data.partition import Shard
 from fedmc.data.prepare import Plan, federation_of
 from fedmc.report.audit import AuditRecord, write_report
+from fedmc.training.engines import Local
 
 Option = typer.Option
 HEADINGS = ("the server wants to know", "it sees", "attack", "guess", "advantage")
@@ -76,7 +77,7 @@ def audit(
     federation = federation_of(decided.plan, solver.dtype, decided.ratings)
     tell(federation.notes)
     made = [set_active(settings, active, len(federation.shards)) for settings in made]
-    check_memory(federation, made[0], rounds)
+    check_memory(federation, made[0], rounds, Local())
     warm_up(made[0], federation)
     found = {
         settings.privacy.mode: _attack(federation.shards, settings, rounds, targets, absences) for settings in made

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from typer import Option
@@ -186,6 +187,32 @@ class Reporting(Group):
     def settings(self) -> dict[str, str]:
         """The title, for settings.toml."""
         return {} if self.title is None else {"title": self.title}
+
+
+@dataclass(frozen=True)
+class Carrier(Group):
+    """Options for what carries a simulation."""
+
+    engine: Annotated[
+        Literal["local", "ray"],
+        Option(help="What carries the simulation: this process (local), or worker processes that Ray runs (ray)."),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        Option(
+            help="With --engine ray: a running Ray cluster, or auto for the one that this machine belongs to.",
+            metavar="HOST:PORT",
+            show_default="a new one on this machine",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Option(help="With --engine ray: worker processes.", show_default="one for each CPU, at most 8 on a machine"),
+    ] = None
+    shared: Annotated[
+        Path | None,
+        Option(help="With --engine ray on several machines: a folder that all of them see."),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from fedmc.algorithms.settings import Settings
 from fedmc.cli.display import progress_bar
 from fedmc.data.partition import Federation
 from fedmc.problem.quality import quality
-from fedmc.training import memory, simulation
+from fedmc.training import simulation
+from fedmc.training.engines import EngineChoice
 from fedmc.training.rounds import Round
 from fedmc.training.tuning import Trial
 
@@ -50,9 +51,9 @@ def set_active(settings: Settings, active: int | None, clients: int) -> Settings
     return settings.replace(active=settings.privacy.default_active(clients) if active is None else active)
 
 
-def check_memory(federation: Federation, settings: Settings, rounds: int, spill: bool = False) -> None:
+def check_memory(federation: Federation, settings: Settings, rounds: int, engine: EngineChoice) -> None:
     """Refuse a run that does not fit into memory; print the memory of a large one on stderr."""
-    warning = memory.check(federation.shards, settings, rounds, spill)
+    warning = engine.check_memory(federation.shards, settings, rounds)
     if warning is not None:
         typer.echo(warning, err=True)
 

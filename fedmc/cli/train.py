@@ -17,7 +17,7 @@ from fedmc.cli.baselines import Compared, compared_with
 from fedmc.cli.choosing import choose_rank, parse_rank, tune_penalty
 from fedmc.cli.echo import echo, tell
 from fedmc.cli.feedback import Decided, check_fits, decide, preset_of, wanted_by
-from fedmc.cli.groups import Budget, Events, Form, Reporting, Side, Solver, Table
+from fedmc.cli.groups import Budget, Carrier, Events, Form, Reporting, Side, Solver, Table
 from fedmc.cli.lazy import resolve
 from fedmc.cli.objectives import ObjectivesFile, fitting, read_objectives
 from fedmc.cli.runs import RunFolder, Staged, model_path
@@ -36,6 +36,7 @@ from fedmc.privacy import modes
 from fedmc.privacy.protocol import DP_ROUNDS, ROUNDS
 from fedmc.training import ablation, ranks, simulation, warm
 from fedmc.training.ablation import Variant
+from fedmc.training.engines import EngineChoice, chosen_engine, engine_of
 from fedmc.training.ranks import Rank
 from fedmc.training.rounds import Round
 from fedmc.training.sampling import sampler_of
@@ -59,11 +60,11 @@ class Job(NamedTuple):
     about: dict[str, str | int]  # entries of settings.toml besides the settings
     measure_every: int | None
     diagnostics: bool
-    spill: Path | None
     reporting: Reporting
     ablation: bool
     start_from: Model | None
     objectives: dict[int, Objective]
+    engine: EngineChoice
 
 
 def train(
@@ -138,6 +139,7 @@ def train(
     events: Events,
     reporting: Reporting,
     tracking: Tracking,
+    carrier: Carrier,
 ) -> None:  # fmt: skip
     """Train a model over simulated clients and save it in a run folder.
 
@@ -147,6 +149,7 @@ def train(
     if rounds is None:
         rounds = modes.parse(privacy, {}).default_rounds if trained is None else warm.ROUNDS
     rank, solver = as_before(trained, rank, solver)
+    engine = engine_of(chosen_engine(**vars(carrier)), spill)
     folder = RunFolder(out, overwrite)
     plan = side.added_to(Plan(
         source, table.names, table.query, table.duplicates, table.catalogue, unknown_items, test, validation,
@@ -163,13 +166,13 @@ def train(
     _check(settings, decided, wanted, ablated, trained)
     decided = decided._replace(plan=decided.plan._replace(titles_only=usable(settings, decided.plan.side).titles_only))
     _check_plan(plan, patience, measure_every)
-    federation, settings = _open(decided, settings, active, rounds, spill is not None)
+    federation, settings = _open(decided, settings, active, rounds, engine)
     about: dict[str, str | int] = {"source": without_password(source), "clients": len(federation.shards)}
     about |= {"rounds": rounds, "partition": table.partition, "test": test, "validation": validation}
     about |= side.settings() | _about_events(events, federation) | reporting.settings()
     about |= {name: str(path) for name, path in (("start_from", start_from), ("objectives", objectives)) if path}
     own = read_objectives(objectives, federation, settings)
-    how = measure_every, diagnostics, spill, reporting, ablated, trained, own
+    how = measure_every, diagnostics, reporting, ablated, trained, own, engine
     job = Job(federation, settings, wanted, Stop(rounds, tolerance, seconds, patience), about, *how)
     with tracked(tracking, folder.path.name, settings.privacy) as log:
         done = _train(job, folder, log)
@@ -204,7 +207,7 @@ def _about_events(events: Events, federation: Federation) -> dict[str, str]:
 
 
 def _open(
-    decided: Decided, settings: Settings, active: int | None, rounds: int, spill: bool
+    decided: Decided, settings: Settings, active: int | None, rounds: int, engine: EngineChoice
 ) -> tuple[Federation, Settings]:
     """The clients, and the settings with `active` filled in; all checks run before anything is written."""
     federation = federation_of(decided.plan, settings.dtype, decided.ratings)
@@ -213,7 +216,7 @@ def _open(
     tell(federation.notes)
     settings = set_active(settings, active, len(federation.shards))
     sampler_of(settings, len(federation.shards))
-    check_memory(federation, settings, rounds, spill)
+    check_memory(federation, settings, rounds, engine)
     return federation, settings
 
 
@@ -235,7 +238,7 @@ def _train(job: Job, folder: RunFolder, log: Log) -> Done:
             run = simulation.train(
                 job.federation, settings, replace(job.stop, interrupted=interrupt), measure_every=job.measure_every,
                 full=job.diagnostics,
-                spill=job.spill, on_round=on_round, start_from=job.start_from, objectives=job.objectives,
+                engine=job.engine, on_round=on_round, start_from=job.start_from, objectives=job.objectives,
             )  # fmt: skip
         run.model.save(staged.path / "model.npz")
         intervals = coverage.calibration(run.model, coverage.held_out_of(job.federation))
@@ -270,7 +273,7 @@ def _write_settings(staged: Staged, job: Job) -> Settings:
     staged.write_settings({**settings.to_dict(), **job.about})
     if job.rank == ranks.AUTO:
         settings = choose_rank(job.federation, settings)
-        check_memory(job.federation, settings, job.stop.rounds, job.spill is not None)
+        check_memory(job.federation, settings, job.stop.rounds, job.engine)
     if settings.needs_tuning:
         settings = tune_penalty(job.federation, settings)
     if settings is not job.settings:

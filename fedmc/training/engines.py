@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fedmc.algorithms.objectives import Objective
+from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Shard
 from fedmc.errors import require, unknown
-from fedmc.training.distributed import on_ray
+from fedmc.kernels import threads
+from fedmc.training import memory
+from fedmc.training.distributed import library, on_ray
 from fedmc.training.distributed.engine import DistributedEngine
 from fedmc.training.engine import Simulation
 from fedmc.training.local import LocalEngine
@@ -24,9 +27,8 @@ MAX_WORKERS = 10_000
 class EngineChoice(Protocol):
     """An engine that can be opened."""
 
-    @property
-    def here(self) -> bool:
-        """Whether the whole run takes this machine's memory."""
+    def check_memory(self, shards: Sequence[Shard], settings: Settings, rounds: int) -> str | None:
+        """Refuse a run that cannot fit into memory here; returns a message on that of a large run, or None."""
         ...
 
     def open(
@@ -43,7 +45,9 @@ class Local:
     """All clients in this process."""
 
     spill: str | Path | None = None
-    here = True
+
+    def check_memory(self, shards: Sequence[Shard], settings: Settings, rounds: int) -> str | None:
+        return memory.check(shards, settings, rounds, self.spill is not None)
 
     def open(
         self, shards: Sequence[Shard], item_features: Array | None, objectives: Mapping[int, Objective]
@@ -67,19 +71,19 @@ class OnRay:
     shared: str | Path | None = None
 
     def __post_init__(self) -> None:
+        library.check_installed()
         if self.workers is not None:
             whole("workers", self.workers, 1, MAX_WORKERS)
 
-    @property
-    def here(self) -> bool:
-        return self.address is None
+    def check_memory(self, shards: Sequence[Shard], settings: Settings, rounds: int) -> str | None:
+        return memory.check(shards, settings, rounds) if self.address is None else None
 
     @contextmanager
     def open(
         self, shards: Sequence[Shard], item_features: Array | None, objectives: Mapping[int, Objective]
     ) -> Iterator[Simulation]:
         shared = None if self.shared is None else Path(self.shared)
-        with on_ray.joined(self.address, self.workers if self.here else None, shared) as found:
+        with on_ray.joined(self.address, threads.available(), shared) as found:
             engine = DistributedEngine(on_ray.RayHosts(), shards, item_features)
             with engine.running(found, objectives, self.workers):
                 yield engine
@@ -99,6 +103,18 @@ def as_engine(given: EngineName | EngineChoice) -> EngineChoice:
     if given not in NAMED:
         raise unknown("engine", given, NAMED)
     return NAMED[given]()
+
+
+def chosen_engine(
+    engine: EngineName, address: str | None, workers: int | None, shared: str | Path | None
+) -> EngineChoice:
+    """The engine of these options."""
+    given = {"address": address, "workers": workers, "shared": shared}
+    meant = next((name for name, value in given.items() if value is not None), None)
+    if NAMED[engine] is OnRay:
+        return OnRay(address, workers, shared)
+    require(meant is None, f"{meant} is for Ray: add engine='ray', or leave {meant} out")
+    return as_engine(engine)
 
 
 def engine_of(chosen: EngineChoice, spill: str | Path | None) -> EngineChoice:

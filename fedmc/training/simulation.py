@@ -20,7 +20,6 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import Federation, Shard, narrow
 from fedmc.errors import DataError, Diverged, require
 from fedmc.model import Model, titles
-from fedmc.training import memory
 from fedmc.training.calibration import finished, rating_range
 from fedmc.training.diagnostics import from_sums
 from fedmc.training.engine import Simulation
@@ -73,8 +72,7 @@ def train(
     stop, start_from, objectives = stop or Stop(), extras.get("start_from"), extras.get("objectives", {})
     check_domain(settings, federation, objectives)
     chosen = engine_of(extras.get("engine", Local()), extras.get("spill"))
-    if chosen.here:
-        memory.check(federation.shards, settings, 1, extras.get("spill") is not None)
+    chosen.check_memory(federation.shards, settings, 1)
     previous = None if start_from is None else previous_of(start_from, federation.items, settings)
     warm_up(settings, federation.shards[0].by_user.data.dtype)
     trials = choose(federation.shards, settings) if settings.needs_tuning else []

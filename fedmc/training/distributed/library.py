@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
-from fedmc.errors import InputError
+from fedmc.errors import require
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # nothing is reported to anybody
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # on Linux too: Ray then listens on the loopback interface only
@@ -19,10 +20,14 @@ def ray(alone: bool = False) -> Any:
     return _loaded()
 
 
+def check_installed() -> None:
+    missing = "engine 'ray' needs the package ray: pip install 'fedmc[ray]'"
+    require(find_spec("ray") is not None, missing)
+
+
 @cache
 def _loaded() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise InputError("engine 'ray' needs the package ray: pip install 'fedmc[ray]'") from None
+    check_installed()
+    import ray
+
     return ray
