@@ -7,15 +7,19 @@ import random
 import numpy as np
 import pytest
 
+from fedmc import FedMC
 from fedmc.algorithms import registry
 from fedmc.algorithms.objectives import Objective
 from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
-from fedmc.errors import DataError, Diverged
+from fedmc.errors import DataError, Diverged, InputError
 from fedmc.training import tree
+from fedmc.training.distributed import library
 from fedmc.training.distributed.engine import divided
 from fedmc.training.distributed.hosts import WorkerError
+from fedmc.training.engines import Local, OnRay, as_engine, chosen_engine
 from fedmc.training.local import LocalEngine
+from tests.command import fedmc
 from tests.conftest import planted
 from tests.distributed_world import bits_of_states, engine_here, history
 from tests.test_algorithms import PLAIN, SECAGG, settings_of
@@ -175,3 +179,39 @@ def test_each_worker_holds_consecutive_clients(clients, workers):
     held = [sum(shards[k].by_user.nnz for k in one) for one in ranges]
     largest = max(shard.by_user.nnz + len(shard.users) for shard in shards)
     assert max(held) <= sum(held) / workers + 2 * largest + 40
+
+
+def test_ray_that_is_not_installed_is_an_error_with_the_cure(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs the package ray: pip install 'fedmc\[ray\]'"):
+        FedMC(2, engine="ray").fit(planted())
+    said = fedmc("train", "demo", "--engine", "ray", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "pip install 'fedmc[ray]'" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("127.0.0.1:1", "no Ray cluster answers at '127.0.0.1:1'.*ray start --head"),
+        ("nonsense", "HOST:PORT"),
+        ("ray://there:10001", "HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_cluster_is_an_error_with_the_cure(address, told):
+    with pytest.raises(InputError, match=told), OnRay(address).open(shards_of(), None, {}):
+        pass
+
+
+def test_engines_are_values():
+    assert as_engine("local") == chosen_engine("local", None, None, None) == Local()
+    assert chosen_engine("ray", "a:1", 3, None) == OnRay("a:1", 3)
+    assert as_engine(OnRay(workers=2)) == OnRay(workers=2)
+    with pytest.raises(InputError, match="choose one of local, ray"):
+        as_engine("spark")
+    with pytest.raises(InputError, match="workers is for Ray"):
+        chosen_engine("local", None, 3, None)
+    with pytest.raises(InputError, match="workers must be at least 1, got 0"):
+        OnRay(workers=0)
+    with pytest.raises(InputError, match="spill is for the local engine"):
+        OnRay().spilling("somewhere")

@@ -19,7 +19,8 @@ from fedmc.training.distributed.messages import Packed
 from fedmc.training.distributed.worker import Worker
 
 RETRIES = 3  # of a call by Ray, each with a worker that is started anew
-LONGEST = 40  # characters of a temporary folder: Ray's sockets lie in it, and their paths are limited
+LONGEST = 40  # characters of Ray's folder: its sockets lie there, and their paths are limited
+SHORT = Path("/tmp")
 ANSWER = 5.0  # seconds that an address has to answer
 STORE = 2 << 30  # bytes of the object store of a cluster of this machine, at most
 SHARED_MEMORY = Path("/dev/shm")
@@ -64,7 +65,9 @@ def joined(address: str | None, cpus: int | None, shared: Path | None) -> Iterat
     """
     ray = library.ray(alone=address is None)
     ours = not ray.is_initialized()
-    with _folder(None) as temporary:
+    require(ours or address is None, "this process uses Ray already: leave the address out, or call ray.shutdown()")
+    place = Path(tempfile.gettempdir())
+    with _folder(place if len(str(place)) + len("/fedmc-ray-12345678") <= LONGEST else SHORT) as temporary:
         if ours:
             with _signals():
                 _start(cpus, temporary) if address is None else _join(address)
@@ -73,7 +76,7 @@ def joined(address: str | None, cpus: int | None, shared: Path | None) -> Iterat
             several = len({node["NodeManagerAddress"] for node in machines}) > 1
             needed = f"the cluster has {len(machines)} machines: name a folder that all of them see (--shared FOLDER)"
             require(shared is not None or not several, needed)
-            with _folder(shared) as folder:
+            with _folder(shared or place) as folder:
                 yield Resources([int(node["Resources"].get("CPU", 0)) for node in machines], folder)
         finally:
             if ours:
@@ -81,11 +84,10 @@ def joined(address: str | None, cpus: int | None, shared: Path | None) -> Iterat
 
 
 @contextmanager
-def _folder(place: Path | None) -> Iterator[Path]:
+def _folder(place: Path) -> Iterator[Path]:
     """A new folder that only this user reads, removed afterwards."""
     try:
-        if place is not None:
-            place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         found = Path(tempfile.mkdtemp(prefix="fedmc-ray-", dir=place))
     except OSError as error:
         raise InputError(f"cannot write to the folder {place}: {error.strerror}") from None
@@ -97,11 +99,11 @@ def _folder(place: Path | None) -> Iterator[Path]:
 
 def _start(cpus: int | None, temporary: Path) -> None:
     """A cluster of this machine, which listens on the loopback interface."""
-    place = {"_temp_dir": str(temporary)} if len(str(temporary)) <= LONGEST else {}
     memory = min(STORE, shutil.disk_usage(SHARED_MEMORY).free // 2) if SHARED_MEMORY.is_dir() else STORE
     library.ray().init(
         address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=memory, _node_ip_address=LOOPBACK, **place,
+        object_store_memory=memory, _node_ip_address=LOOPBACK,
+        _temp_dir=str(temporary),
     )  # fmt: skip
 
 
