@@ -45,6 +45,7 @@ OTHERS = {  # first words of commands of other programs in listings
     "done": "a loop",
     "head": "prints the beginning of a file",
     "docker": "needs a container engine",
+    "kubectl": "needs a Kubernetes cluster",
     "curl": "asks a server; the block that starts one is run",
 }
 PROGRAMS = {

@@ -14,6 +14,7 @@ and further, up to the largest subtrees of which it holds every block (`condense
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def total(found: Iterable[Piece]) -> Sums:
     while len(stack) > 1:
         right, left = stack.pop(), stack.pop()
         stack.append(left._replace(sums=_added(left.sums, right.sums)))
-    return stack[0].sums
+    return _owned(stack[0].sums)
 
 
 def _push(stack: list[Piece], piece: Piece) -> None:
@@ -103,5 +104,12 @@ def _siblings(left: Piece, right: Piece) -> bool:
 
 
 def _added(left: Sums, right: Sums) -> Sums:
-    """left + right, in the arrays of `left`."""
-    return add_up([right], left)
+    """left + right, in the arrays of `left` unless they may only be read."""
+    return add_up([right], _owned(left))
+
+
+def _owned(sums: Sums) -> Sums:
+    """The sum in arrays that may be written."""
+    if all(sums[name].flags.writeable for name in sums.parts):
+        return sums
+    return replace(sums, parts={name: sums[name].copy() for name in sums.parts})

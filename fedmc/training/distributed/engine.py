@@ -25,7 +25,7 @@ from fedmc.data import shared
 from fedmc.data.partition import Shard
 from fedmc.training.aggregation import aggregation_of
 from fedmc.training.distributed.hosts import Hosts, LostError, Resources, WorkerError
-from fedmc.training.distributed.messages import Answer, Question, pack, pack_broadcast, unpack
+from fedmc.training.distributed.messages import Answer, Question, looked_at, pack, pack_broadcast, unpack
 from fedmc.training.distributed.worker import Work
 from fedmc.training.members import Members
 from fedmc.training.tree import Piece, Share
@@ -116,7 +116,7 @@ class DistributedEngine:
         def pieces() -> Iterator[Piece]:
             nonlocal changed
             for packed in self._results([Call(held.worker, "reply", (one, message)) for held, one in questions]):
-                answer: Answer = unpack(packed)
+                answer: Answer = looked_at(packed)
                 changed |= answer.changed
                 yield from answer.pieces
 

@@ -40,8 +40,16 @@ def pack(content: object) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The object, with arrays of its own: those in Ray's store are read-only, which kernels take for another type."""
+    """The object, with arrays of its own that may be written; those in Ray's store are read-only."""
     return ray().cloudpickle.loads(packed.content, buffers=[array.copy() for array in packed.arrays])
+
+
+def looked_at(packed: Packed) -> Any:
+    """The object, with arrays that may only be read and, on Ray, are not copied."""
+    arrays = [array.view() for array in packed.arrays]
+    for array in arrays:
+        array.flags.writeable = False
+    return ray().cloudpickle.loads(packed.content, buffers=arrays)
 
 
 def pack_broadcast(broadcast: Broadcast) -> Packed:
