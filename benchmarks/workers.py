@@ -79,7 +79,7 @@ def job_clients(clients: str, engine: str) -> dict:
 
 
 def job_empty() -> dict:
-    with ENGINES["ray"].open([tiny()], None, {}):
+    with ENGINES["ray"].open([tiny(), tiny().renumbered(1)], None, {}):
         time.sleep(5)
     return {}
 
@@ -90,7 +90,7 @@ def tiny() -> Shard:
 
 def million_users() -> Ratings:
     """A million users, who rate 10 items each on average."""
-    return synthetic.make_ratings(synthetic.like("ml-10m", users=1_000_000, ratings=10_000_000))
+    return synthetic.make_ratings(synthetic.Recipe(1_000_000, 10_000, 10_000_000))
 
 
 @contextmanager
@@ -103,14 +103,14 @@ def prepared(clients: int) -> Iterator[Path]:
 
 def section_overhead() -> None:
     empty = apart("empty")["peak"]
-    print(f"an empty Ray cluster of this machine: {empty / 1e9:.2f} GB")
+    print(f"a Ray cluster of this machine with 2 workers of one user each: {empty / 1e9:.2f} GB")
     with prepared(100) as path:
         for preset, active in (("fast", 100), ("fast", 10), ("bayes", 10)):
             local, there = (apart("run", path, engine, 10, active, preset) for engine in ENGINES)
             print(
                 f"MovieLens 10M size, 100 clients, {active} a round, {preset}, rank 10, 2 workers on 2 cores: "
                 f"{there['round']:.2f} s a round, local {local['round']:.2f} s with 2 threads: "
-                f"{there['round'] / local['round']:.2f} times (at most 1.5); memory beyond the empty cluster "
+                f"{there['round'] / local['round']:.2f} times (at most 1.5); memory beyond that cluster "
                 f"{(there['peak'] - empty) / 1e9:.2f} GB, local {local['peak'] / 1e9:.2f} GB: "
                 f"{(there['peak'] - empty) / local['peak']:.2f} times (at most 1.5)",
                 flush=True,
@@ -118,11 +118,11 @@ def section_overhead() -> None:
 
 
 def section_clients() -> None:
-    few, many = (apart("clients", clients, "ray") for clients in (1_000, 100_000))
+    few, many = (apart("clients", clients, "ray") for clients in (100, 100_000))
     each = [1e9 * found["round"] / found["ratings"] for found in (few, many)]
     print(
-        f"a million users, 0.1 % of the clients a round, fast, rank 10, 2 workers: {each[1]:.0f} ns a rating with "
-        f"100,000 clients of 10 users, {each[0]:.0f} with 1,000: {each[1] / each[0]:.2f} times; "
+        f"a million users, fast, rank 10, 2 workers: {each[1]:.0f} ns a rating with 100,000 clients of 10 users, 0.1 % a "
+        f"round; {each[0]:.0f} with 100 clients, one a round: {each[1] / each[0]:.2f} times (at most 3); "
         f"peak {many['peak'] / 1e9:.2f} GB"
     )
 
