@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -26,16 +25,18 @@ from fedmc.data.given import scale_of, scaled
 from fedmc.data.partition import make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError, require
+from fedmc.evaluation.copies import COPIES, objective_at_copies
 from fedmc.evaluation.harness import NAMES, Parts, ranking_at
-from fedmc.evaluation.outcomes import OUTCOMES, Outcome, Row, file_names, read, store, stored
+from fedmc.evaluation.outcomes import OUTCOMES, SPENT, Outcome, Row, file_names, read, store, stored
 from fedmc.evaluation.study import Case, Study
 from fedmc.training import memory
+from fedmc.training.clocks import Clocks
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.simulation import warm_up
 
 ERRORS = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
-MEASURES = (*ERRORS, *NAMES)
+MEASURES = (*ERRORS, COPIES, *NAMES)
 NO_TEST = "random:0"
 
 OnRound = Callable[[Round, LocalEngine], None]
@@ -122,9 +123,9 @@ def run_case(
     settings = case.kind.suited(case.settings(seed, study.active), parts)
     central = case.kind.central
     if central is not None:
-        began = time.perf_counter()
+        clocks = Clocks()
         found = central(parts, settings)
-        row: Row = {"round": None, "seconds": time.perf_counter() - began, **found}
+        row: Row = {"round": None, **dict(zip(SPENT, clocks.spent(), strict=True)), **found}
         return Outcome(case.label, case.method, seed, key, [row], None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test, events=study.events is not None)
     try:
@@ -143,15 +144,20 @@ def _measured_rounds(
 ) -> tuple[list[Row], str | None]:
     """The measured rounds of a run, and why it diverged; after the last, models of ratings are ranked too."""
     rows: list[Row] = []
-    seconds, up, down = 0.0, 0, 0
+    seconds, cpu_seconds, up, down = 0.0, 0.0, 0, 0
     last = 1 if settings.make_algorithm().one_pass else study.rounds
+    copies = COPIES in study.drawn
     try:
         for round in itertools.islice(rounds(engine, settings, measure_every=study.measure_every, last=last), last + 1):
-            seconds, up, down = seconds + round.seconds, up + round.bytes_up, down + round.bytes_down
+            seconds, cpu_seconds = seconds + round.seconds, cpu_seconds + round.cpu_seconds
+            up, down = up + round.bytes_up, down + round.bytes_down
             found = round.diagnostics
             if found.objective is not None:
                 measured = {name: getattr(found, name) for name in ERRORS} | (found.ranking or {})
-                rows.append({"round": round.number, "seconds": seconds, "up": up, "down": down} | measured)
+                if copies:
+                    measured[COPIES] = objective_at_copies(engine, round.broadcast)
+                spent: Row = {"round": round.number, "seconds": seconds, "cpu_seconds": cpu_seconds}
+                rows.append(spent | {"up": up, "down": down} | measured)
             on_round(round, engine)
     except Diverged as error:
         return rows, str(error)

@@ -17,8 +17,8 @@ from fedmc.errors import require
 from fedmc.evaluation import methods
 from fedmc.evaluation.methods import Method
 
-Measure = Literal["objective", "test_rmse", "test_ndcg_20", "nonzeros"]
-Axis = Literal["round", "seconds", "megabytes"]
+Measure = Literal["objective", "objective_at_copies", "test_rmse", "test_ndcg_20", "nonzeros"]
+Axis = Literal["round", "seconds", "cpu_seconds", "megabytes"]
 GROWING = ("cases", "seeds", "title", "figures")  # what may change without a change of outcomes
 
 
@@ -176,6 +176,16 @@ class Study:
         old, new = ({k: v for k, v in one.to_dict().items() if k not in GROWING} for one in (before, self))
         more = all(case in self.cases for case in before.cases) and set(before.seeds) <= set(self.seeds)
         return more and old == new
+
+    @property
+    def drawn(self) -> list[Measure]:
+        """The measures of the figures: what this study is about, the first one first."""
+        return list(dict.fromkeys(panel.y for figure in self.figures for panel in figure.panels))
+
+    @property
+    def axes(self) -> set[Axis]:
+        """What the figures' measures are drawn over."""
+        return {panel.x for figure in self.figures for panel in figure.panels}
 
     @property
     def labels(self) -> list[str]:
