@@ -30,7 +30,9 @@ def table_of(path: Path, group: str | None = None, events: EventOptions | None =
     users, order = _users(opened)
     matrix = _stacked(opened, order)
     owner = np.repeat(np.arange(len(opened.shards)), [len(ids) for ids in opened.ids])[order]
-    notes = (f"{len(opened.shards)} prepared shards as one table: --partition column:{COLUMN} keeps their clients",)
+    notes: tuple[str, ...] = (
+        f"{len(opened.shards)} prepared shards as one table: --partition column:{COLUMN} keeps their clients",
+    )
     notes += (f"their {held_out:,} held-out ratings are in it, and are split anew",) if held_out else ()
     found = Ratings(users, opened.catalogue.items, matrix, notes=notes)
     return found if group is None else replace(found, groups=(np.arange(len(opened.shards)), owner))
