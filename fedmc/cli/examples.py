@@ -35,6 +35,8 @@ TRAINING: dict[str, Examples] = {
     "reproduce": (
         ("The convergence experiment of the paper, on the demo set", "reproduce convergence"),
         ("On MovieLens 1M, with one seed", "reproduce sparsity --data ml-1m/ratings.dat --seeds 1"),
+        ("The choices of the authors' code beside the paper's", "reproduce published --data ml-1m --seeds 1"),
+        ("All experiments, on prepared shards", "reproduce all --data shards --partition column:client"),
     ),
     "study": (
         ("All methods, data sets and seeds of a file, over two processes", "study ranks.toml --jobs 2"),
