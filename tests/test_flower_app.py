@@ -79,7 +79,11 @@ def simulated(app, config):
     engine = LocalEngine([app.task.shard_of(config, client) for client in range(CLIENTS)])
     found = islice(rounds(engine, settings, measure_every=config["measure-every"]), config["rounds"] + 1)
     told = [(one.number, one.diagnostics) for one in found]
-    return [{"round": k, "objective": one.objective, "test_rmse": one.test_rmse} for k, one in told]
+    return [
+        {"round": k, "objective": one.objective, "test_rmse": one.test_rmse}
+        for k, one in told
+        if one.objective is not None
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["linearised", "fedmavg", "exact"])
