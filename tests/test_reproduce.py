@@ -12,9 +12,9 @@ import pytest
 from fedmc.algorithms.settings import Settings
 from fedmc.cli import compare
 from fedmc.data.catalogue import Catalogue
-from fedmc.data.datasets import load_source
 from fedmc.data.partition import assign_users
 from fedmc.data.prepared import open_prepared, writing
+from fedmc.data.prepared_table import table_of
 from fedmc.data.synthetic import Recipe, make_ratings, write_shards
 from fedmc.errors import DataError, InputError
 from fedmc.evaluation import runner, tables
@@ -77,7 +77,7 @@ def test_start_scale_scales_the_first_factors():
 
 
 def test_shards_are_one_table_with_their_clients(shards):
-    found = load_source(str(shards), group="client")
+    found = table_of(shards, group="client")
     whole, owner = make_ratings(Recipe(60, 30, 700, rank=2, seed=3)), found.groups[1]
     assert (len(found), len(found.users), len(found.items)) == (700, 60, 30)
     pattern = found.matrix.copy()
@@ -91,7 +91,7 @@ def test_shards_are_one_table_with_their_clients(shards):
         np.testing.assert_array_equal(found.matrix[rows].toarray(), both)
     assert any("held-out ratings are in it" in note for note in found.notes)
     with pytest.raises(DataError, match="column:client keeps their clients"):
-        load_source(str(shards), group="dept")
+        table_of(shards, group="dept")
 
 
 def test_users_in_several_shards_stay_apart(tmp_path):
@@ -100,7 +100,7 @@ def test_users_in_several_shards_stay_apart(tmp_path):
         for _ in range(2):
             writer.add(np.arange(5), matrix)
         writer.finish({})
-    found = load_source(str(tmp_path / "both"))
+    found = table_of(tmp_path / "both")
     np.testing.assert_array_equal(found.matrix.toarray(), np.vstack([matrix.toarray()] * 2))
 
 

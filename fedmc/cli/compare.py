@@ -100,7 +100,7 @@ def compare(
     runner.check_folder(folder, study)
     with tracked(tracking, folder.name) as log:
         log.settings({name: getattr(study, name) for name in LOGGED} | {"source": without_password(source)})
-        _log(log, study, _run(study, folder, _table(decided)), folder)
+        _log(log, study, _run(study, folder, _table(decided, study)), folder)
 
 
 def reproduce(
@@ -155,11 +155,11 @@ def reproduce(
         _run(study, folder, table)
 
 
-def _table(decided: Decided) -> Ratings:
+def _table(decided: Decided, study: Study) -> Ratings:
     """The ratings or amounts; what was guessed about them is told on stderr."""
     if decided.events:
         return _events(decided.plan)
-    ratings = load_table(decided.plan) if decided.ratings is None else decided.ratings
+    ratings = runner.table_of(study) if decided.ratings is None else decided.ratings
     tell(ratings.notes)
     return ratings
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmc.data import downloads, prepared_table, readers, synthetic
+from fedmc.data import downloads, readers, synthetic
 from fedmc.data.addresses import present
 from fedmc.data.builder import Batch
 from fedmc.data.feature_rows import Features
 from fedmc.data.loading import ReadOptions, as_ratings, read_source
-from fedmc.data.prepared import is_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
 from fedmc.errors import DataError
 
 
 def load_source(source: str, columns: Sequence[str] | None = None, **options: Unpack[ReadOptions]) -> Ratings:
-    """Ratings from a source. A file or a folder takes precedence over a named set; `like:NAME` is synthetic."""
+    """Ratings from a source. A file takes precedence over a named set; `like:NAME` is synthetic."""
     events = options.get("events")
     if source in ("demo", "insteval"):
         times = options.get("times", False) or (events is not None and events.recency)
         return as_ratings(demo(times) if source == "demo" else insteval(), events=events)
     if source.startswith("like:"):
         return as_ratings(synthetic.make_ratings(synthetic.like(source.removeprefix("like:"))), events=events)
-    if is_prepared(Path(source)):
-        return prepared_table.table_of(Path(source), options.get("group"), events)
     return read_source(_place_of(source), columns, **options)
 
 

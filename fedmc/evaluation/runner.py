@@ -18,11 +18,12 @@ import numpy as np
 
 from fedmc.algorithms.objectives import Objective, Objectives, by_number
 from fedmc.algorithms.settings import Settings
-from fedmc.data import partition, splits
+from fedmc.data import partition, prepared_table, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
 from fedmc.data.given import scale_of, scaled
 from fedmc.data.partition import make_shards
+from fedmc.data.prepared import is_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError, require
 from fedmc.evaluation.copies import COPIES, objective_at_copies
@@ -108,8 +109,10 @@ def parts_of(study: Study, ratings: Ratings, seed: int) -> Parts:
 
 
 def table_of(study: Study) -> Ratings:
-    """The ratings of the study's source, or the amounts of its events."""
+    """The ratings of the study's source, prepared shards too, or the amounts of its events."""
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
+    if is_prepared(Path(study.source)):
+        return prepared_table.table_of(Path(study.source), group, study.events)
     return load_source(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates, events=study.events, wide=study.wide,
