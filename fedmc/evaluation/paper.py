@@ -138,7 +138,7 @@ def size(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOpti
     panels = Panel("objective", "round"), Panel("test_rmse", "round")
     figures = (Figure("size", "FedMC-ADMM and FedMAvg at this size", panels),)
     few: StudyOptions = {"measure_every": 10}
-    return Study(f"Size: FedMC-ADMM and FedMAvg, rank {rank}", source, (*ours, *theirs), figures, **(few | changes))
+    return Study(f"Size: FedMC-ADMM and FedMAvg, rank {rank}", source, (*theirs, *ours), figures, **(few | changes))
 
 
 def published(source: str, rank: int, beta: float = BETA, **changes: Unpack[StudyOptions]) -> Study:
