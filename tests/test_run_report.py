@@ -101,7 +101,7 @@ def test_a_baseline_is_named_with_its_figure(made):
     page = page_of(made / "run")
     table = section(page, "How good it is")
     assert f'<td>biases only: averages of users and items</td><td data-value="{stored.biases!r}">{own:.4f}' in table
-    assert f"Biases only, which predict by averages of users and items, have {own:.4f} stars" in page
+    assert f"Predictions by averages of users and items (biases only) have an error of {own:.4f} stars" in page
     done = fedmc("report", "run", cwd=made)
     assert done.returncode == 0, done.stderr
     assert page_of(made / "run") == page, "a later report has the same"
@@ -128,7 +128,8 @@ def test_what_it_was_trained_on(made):
     assert found["ratings"] + found["test"] == total
     assert pairs == {
         "data": "Ratings of north", "users": "60", "items": "25",
-        "ratings": f"{found['ratings']:,}, from 1 to 5 stars", "organisations": "4 (clients), simulated on one machine",
+        "ratings": f"{found['ratings']:,} to train on, from 1 to 5 stars",
+        "organisations": "4 (clients), simulated on one machine",
         "held out": f"{found['test']:,} ratings, 20 % of all: not used for training",
     }  # fmt: skip
 
@@ -302,8 +303,8 @@ def test_events_are_measured_beside_popularity(made):
         ("postgresql://anna:secret@db.example.org/shop?sslmode=require", "Ratings of shop"),
         ("postgresql://anna:secret@db.example.org", "Ratings"),
         ("ratings.csv", "Ratings"),
-        ("demo", "Film ratings of demo"),
-        ("ml-1m", "Film ratings of ml-1m"),
+        ("demo", "Film ratings (MovieLens, the demo set)"),
+        ("ml-1m", "Film ratings (MovieLens 1M)"),
         ("like:ml-1m", "Synthetic ratings like ml-1m"),
         ("", "Ratings"),
         (None, "Ratings"),
