@@ -117,6 +117,19 @@ def test_biases_only_are_there_without_being_asked_for(made):
     assert "fedmc train --baselines" in table
 
 
+@pytest.mark.parametrize(("start", "cut"), [(1.2, False), (9.0, True)])
+def test_a_curve_that_is_cut_off_says_so(made, tmp_path, start, cut):
+    """A start far above the baselines is left out of the drawing."""
+    for name in ("settings.toml", "baselines.json"):
+        (tmp_path / name).write_bytes((made / "run" / name).read_bytes())
+    first, *others = (made / "run" / "history.jsonl").read_text().splitlines()
+    levels = [*baselines.load(made / "run").values().values(), json.loads(others[-1])["test_rmse"]]
+    line = json.loads(first) | {"test_rmse": start * max(levels)}
+    (tmp_path / "history.jsonl").write_text("\n".join([json.dumps(line), *others]) + "\n")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert ("The curve begins far above the drawing" in page) == cut
+
+
 # --- what a manager reads
 
 

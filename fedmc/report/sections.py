@@ -92,7 +92,7 @@ def _curve(run: Finished) -> list[str]:
     canvas = plot(best.points, "communication round", label, best=best.best, levels=levels)
     save(canvas, run.folder / "figures" / "quality")
     above = max(value for _, value in best.points) > canvas.axes[0].get_ylim()[1]
-    cut = " The curve begins above the drawing, which leaves that part out." if above else ""
+    cut = " The curve begins far above the drawing, which leaves that part out." if above else ""
     caption = f"{best.in_words(unit)} {best.chosen_by}{cut}"
     return [html.drawing([inline_svg(canvas, f"{best.label} by round, the best one marked")], caption)]
 
