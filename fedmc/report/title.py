@@ -24,7 +24,7 @@ def of_run(settings: Mapping[str, object], events: bool) -> str:
 
 
 def data_name(source: object, events: bool) -> str:
-    """The data in a few words, such as "Ratings of ml-1m"."""
+    """The data in a few words, such as "Ratings of north"."""
     what = "Events" if events else "Ratings"
     text = str(source or "")
     if text.startswith("like:"):
