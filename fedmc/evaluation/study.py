@@ -183,9 +183,10 @@ class Study:
         return list(dict.fromkeys(panel.y for figure in self.figures for panel in figure.panels))
 
     @property
-    def axes(self) -> set[Axis]:
-        """What the figures' measures are drawn over."""
-        return {panel.x for figure in self.figures for panel in figure.panels}
+    def by_time(self) -> bool:
+        """Whether this study is about how soon an objective is reached: its figures show it over both clocks."""
+        panels = [panel for figure in self.figures for panel in figure.panels]
+        return {"seconds", "cpu_seconds"} <= {panel.x for panel in panels if panel.y == "objective"}
 
     @property
     def labels(self) -> list[str]:

@@ -77,7 +77,7 @@ def summary(study: Study, outcomes: Sequence[Outcome]) -> list[Line]:
     pooled = next((case.label for case in study.cases if case.kind.is_pooled), None)
     marks = {one.seed: _end(one, study.goal.measure) for one in outcomes if one.label == pooled}
     groups = ([one for one in outcomes if one.label == case.label] for case in study.cases)
-    common = _common_objectives(outcomes) if _by_cpu(study) else {}
+    common = _common_objectives(outcomes) if study.by_time else {}
     return [_line(group, study.goal, marks)._replace(own=_own(group, study.drawn, common)) for group in groups if group]
 
 
@@ -88,11 +88,6 @@ def _own(outcomes: Sequence[Outcome], drawn: Sequence[str], common: dict[int, fl
         reached = [_first_below(outcome, common.get(outcome.seed)) for outcome in outcomes]
         ends |= {f"{name}_to_common": _mean(reached, name) for name in SPENT}
     return {name: value for name, value in ends.items() if value is not None}
-
-
-def _by_cpu(study: Study) -> bool:
-    panels = (panel for figure in study.figures for panel in figure.panels)
-    return any(panel.y == "objective" and panel.x == "cpu_seconds" for panel in panels)
 
 
 def _common_objectives(outcomes: Sequence[Outcome]) -> dict[int, float]:

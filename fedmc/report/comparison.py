@@ -65,7 +65,7 @@ def write_report(folder: Path) -> Path:
 
 def headings_of(study: Study) -> list[str]:
     """The columns of the table, with what the study's figures show first, and how soon if they show it by time."""
-    soon = [name for name in OWN if name.endswith("_to_common")] if "cpu_seconds" in study.axes else []
+    soon = [name for name in OWN if name.endswith("_to_common")] if study.by_time else []
     return list(dict.fromkeys(["method", *soon, *study.drawn, *HEADINGS]))
 
 
