@@ -29,6 +29,7 @@ BUILT_IN = {
     "fedavg": "fedmc.algorithms.fedavg:FedAvg",
     "fedprox": "fedmc.algorithms.fedavg:FedProx",
     "scaffold": "fedmc.algorithms.scaffold:Scaffold",
+    "fedadmm": "fedmc.algorithms.fedadmm:FedADMM",
     "dp": "fedmc.algorithms.private:Private",
     "bayes": "fedmc.algorithms.bayes:Bayes",
     "gibbs": "fedmc.algorithms.gibbs:Gibbs",
