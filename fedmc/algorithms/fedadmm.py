@@ -5,10 +5,10 @@ Each client keeps its own copy W of the item factors and the dual Y of W = V. A 
     N times   W <- W - ( grad_V f(U, W) + grad R(W) + Y + rho (W - V) ) / (L + rho)   from W = V,   L = lambda_max(U'U)
               Y <- Y + rho (W - V)
 
-and sends the change of W + Y/rho since its last round. The server adds the sum of these changes, over the number of all
-clients, to V. So V is the mean of W + Y/rho over all clients, stale ones included, as in consensus ADMM. This is the step
-eta = participants / clients of the paper. Its larger steps, up to eta = 1, count what V moved since a client's last
-round several times, and diverge on factors.
+and sends the change of W + Y/rho since its last round. The server adds their sum, over the number of all clients, to V.
+So V is the mean of W + Y/rho over all clients, stale ones included, as in consensus ADMM. This is the step of the paper
+with eta = participants / clients. With a larger eta, up to 1, what V moved since a client's last round counts several
+times, and training of factors diverges.
 
 A client enters with Y = 0 and W = V, the V that it is sent first; in the paper W is the first V of the run, for late
 clients too. rho is one number for all clients, `share` times the mean number of ratings that a client has of an item:
@@ -110,9 +110,10 @@ class FedADMM(Baseline):
     def check_broadcast(self, broadcast: Broadcast) -> None:
         if broadcast.task == "moments":  # rho is computed from their sum
             return
-        rho = broadcast.shared.arrays.get(RHO)
-        if rho is None or rho.shape != ():
+        given = broadcast.shared.arrays.get(RHO)
+        if given is None or given.shape != ():
             raise InputError("the server sends no rho, or one that is not a number")
+        rho = rho_of(broadcast)
         require(0 < rho <= MAX_NUMBER, f"rho must be above 0 and at most {MAX_NUMBER:g}, got {rho}")
 
     def state_numbers(self, sizes: Sizes) -> int:

@@ -68,6 +68,10 @@ def _biases(parts: Parts, settings: Settings) -> Measured:
     return _measured(pooled.bias_fits(parts.train, parts.test), parts)
 
 
+def _soft_impute(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.soft_impute_fits(parts.train, parts.test, settings), parts)
+
+
 FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc": Method("fedmc"),
     "fedmc-bayes": Method("fedmc, Bayesian", {"preset": "bayes"}, ("rank",)),
@@ -77,6 +81,7 @@ FEDMC = {  # mode: the names of FedMC's variants in `compare`
 CENTRAL = {
     "pooled": Method("pooled ALS", central=_pooled, is_pooled=True),
     "pooled-prox": Method("pooled proximal gradient", central=_proximal),
+    "softimpute": Method("softImpute", central=_soft_impute),
     "alone": Method("each client alone", central=_alone),
     "biases": Method("biases only", takes=("rank",), central=_biases),
     "pooled-ials": Method("pooled iALS", _EVENTS, ("rank",), event_methods.pooled, EVENTS, is_pooled=True),

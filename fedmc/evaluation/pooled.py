@@ -12,6 +12,7 @@ from fedmc.algorithms.start import scaling_of
 from fedmc.data.partition import Shard, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
+from fedmc.evaluation import softimpute
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Fixed, Penalty, l2
@@ -114,6 +115,21 @@ def bias_fits(train: Ratings, test: Ratings, weight: float = 4.0) -> Fits:
     """
     shard = _whole(train, test, "float64")
     return [(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)]
+
+
+def soft_impute_fits(train: Ratings, test: Ratings, settings: Settings) -> Fits:
+    """softImpute on what the biases leave, with lambda from the l2 penalties of both sides: as sqrt(users' items')."""
+    (biases, shard), users, items = bias_fits(train, test)[0], *settings.penalties(1)
+    numbers = [subproblem.solvable(Square(), penalty, settings.width) for penalty in (users, items)]
+    weights = [0.0 if one is None or not one.closed else float(one.l2[one.free][0]) for one in numbers]
+    if not all(weights):
+        raise InputError(f"softImpute needs l2 penalties, got {settings.penalty_users} and {settings.penalty_items}")
+    problem = Problem(shard.by_user, Square(), biases.scaling)
+    fitted, scaled = subproblem.scores(problem, biases.V, biases.U)
+    left = sparse.csr_array((scaled - fitted, shard.by_user.indices, shard.by_user.indptr), shape=shard.by_user.shape)
+    weight = float(np.sqrt(weights[0] * weights[1]))
+    A, B = softimpute.soft_impute(left, settings.rank, weight, seed=settings.seed).factors()
+    return [(Fit(np.hstack([A, biases.U]), np.hstack([B, biases.V]), biases.scaling), shard)]
 
 
 def rmse_of(fits: Fits) -> float:
