@@ -38,6 +38,7 @@ BUILT_IN = {
     "ease": "fedmc.algorithms.ease:EASE",
     "fcf": "fedmc.algorithms.fcf:FCF",
     "fedrecon": "fedmc.algorithms.fedrecon:FedRecon",
+    "pfedrec": "fedmc.algorithms.pfedrec:PFedRec",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "explicit", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them

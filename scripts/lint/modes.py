@@ -77,8 +77,8 @@ CLASSES = {
     "Tied", "TiedRated", "Fitted", "Counted", "Users",
     "ADMMState", "SparseADMMState", "CurvatureState", "FixedPointState", "PrivateState",
     "Method", "Algorithm", "Private", "FedMAvg", "FedMGS", "FedAvg", "FedProx", "Scaffold", "FedADMM", "Linearised",
-    "Exact", "Curvature", "FedMCADMM", "Plain", "SecAgg", "DP", "DPSecAgg", "Privacy", "Aggregation", "PlainSum", "ClippedSum",
-    "SecureSum",
+    "Exact", "Curvature", "FedMCADMM", "Plain", "SecAgg", "DP", "DPSecAgg", "Privacy", "Aggregation", "PlainSum",
+    "ClippedSum", "SecureSum",
 }  # fmt: skip
 ASKING = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
