@@ -10,8 +10,8 @@ from W = V. It keeps W, and sends W - V; the server adds the mean of these chang
 
 The paper has one user a client (`--partition one-user`), passes over batches of 256 pairs, and draws negatives without
 repetition for each event; here a step takes all pairs, and draws are independent. The authors' code has RATE 0.1, ETA
-80 and 4 negatives (`pfedrec:0.1,80,4`). It never draws a test item as a negative, which tells the model what is held out;
-here held-out items are drawn like any other that a user has no training event with.
+80 and 4 negatives (`pfedrec:0.1,80,4`). It never draws a test item as a negative, which tells the model what is held
+out; here held-out items are drawn like any other that a user has no training event with.
 
 A client measures with its own W. The model of a run holds V, with the users' own u: it has no private tables.
 """
