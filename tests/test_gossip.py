@@ -75,7 +75,8 @@ def test_as_a_method_of_a_comparison(tmp_path):
     assert found["gossip-ring"][-1]["up"] == 12 * 5 * 2 * size == found["gossip-ring"][-1]["down"]
     for name in ("gossip", "gossip-ring"):
         assert found[name][0]["test_rmse"] == pytest.approx(found["fedavg"][0]["test_rmse"], rel=1e-6)
-        assert found[name][-1]["test_rmse"] < found[name][1]["test_rmse"] < found[name][0]["test_rmse"]
+        assert found[name][-1]["train_rmse"] < found[name][1]["train_rmse"] < found[name][0]["train_rmse"]
+        assert found[name][-1]["objective"] < found[name][0]["objective"]
         assert found[name][-1]["test_ndcg_20"] > 0
     assert found["gossip"][-1]["test_rmse"] != found["gossip-ring"][-1]["test_rmse"]
 
