@@ -32,7 +32,7 @@ class Dense:
     def __init__(self, shard):
         self.M, self.P = shard.by_user.toarray(), shard.by_user.toarray() != 0
         self.U = client_rng(0, shard.client).random((len(shard.users), RANK))
-        self.count = shard.by_user.nnz
+        self.count, self.number = shard.by_user.nnz, shard.client
         self.control = np.zeros((RANK, self.M.shape[1]))
 
     def residual(self, U, V):
@@ -135,6 +135,13 @@ def fedadmm(share):
     return rounds_of
 
 
+def reconstruction(clients, drawn, V):
+    """U from its start again, then federated averaging."""
+    for client in drawn:
+        client.U = client_rng(0, client.number).random(client.U.shape)
+    return averaging(0)(clients, drawn, V)
+
+
 DENSE = {  # a new method needs its transcription here
     "fedmavg": lambda: fedmavg(1 / CLIENTS),
     "fedmavg-printed": lambda: fedmavg(1),
@@ -142,6 +149,7 @@ DENSE = {  # a new method needs its transcription here
     "fedavg": lambda: averaging(0),
     "fedprox": lambda: averaging(0.1),
     "scaffold": scaffold,
+    "fedrecon-ratings": lambda: reconstruction,
     "fedadmm": lambda: fedadmm(SHARE),
 }
 

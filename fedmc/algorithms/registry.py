@@ -30,6 +30,7 @@ BUILT_IN = {
     "fedprox": "fedmc.algorithms.fedavg:FedProx",
     "scaffold": "fedmc.algorithms.scaffold:Scaffold",
     "fedadmm": "fedmc.algorithms.fedadmm:FedADMM",
+    "fedrecon-ratings": "fedmc.algorithms.fedrecon_ratings:FedReconRatings",
     "dp": "fedmc.algorithms.private:Private",
     "bayes": "fedmc.algorithms.bayes:Bayes",
     "gibbs": "fedmc.algorithms.gibbs:Gibbs",
