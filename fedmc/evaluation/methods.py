@@ -22,6 +22,7 @@ COMMON = ("rank", "penalty_users")
 BOTH = frozenset({"explicit", "implicit"})
 RATINGS, EVENTS = frozenset({"explicit"}), frozenset({"implicit"})
 _EVENTS: Mapping[str, object] = {"preset": OF_EVENTS}
+_DP: Mapping[str, object] = {"privacy": "dp", "penalty_users": "l2:10"}  # the weight: chosen on validation ratings
 
 
 class Method(NamedTuple):
@@ -79,6 +80,10 @@ def _soft_impute(parts: Parts, settings: Settings) -> Measured:
     return _measured(pooled.soft_impute_fits(parts.train, parts.test, settings), parts)
 
 
+def _dp_als(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.dp_als_fits(parts.train, parts.test, settings), parts)
+
+
 FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc": Method("fedmc"),
     "fedmc-bayes": Method("fedmc, Bayesian", {"preset": "bayes"}, ("rank",)),
@@ -89,6 +94,7 @@ CENTRAL = {
     "pooled": Method("pooled ALS", central=_pooled, is_pooled=True),
     "pooled-prox": Method("pooled proximal gradient", central=_proximal),
     "softimpute": Method("softImpute", central=_soft_impute),
+    "dp-als": Method("DPALS", _DP, ("rank", "penalty_users", "epsilon", "delta"), central=_dp_als),
     "alone": Method("each client alone", central=_alone),
     "biases": Method("biases only", takes=("rank",), central=_biases),
     "pooled-ials": Method("pooled iALS", _EVENTS, ("rank",), event_methods.pooled, EVENTS, is_pooled=True),
@@ -102,7 +108,8 @@ PEERS = {
     "gossip-ring": Method("gossip, ring", {"algorithm": "fedavg"}, GRADIENTS, peers=partial(gossip.rows, graph=ring)),
 }
 ALONE = CENTRAL["alone"].label  # of ratings and of events
-VARIANTS = ("fedmavg-printed", "ials-blocks", "gossip-ring")  # with another constant, everybody in a round, or graph
+VARIANTS = ("fedmavg-printed", "ials-blocks", "gossip-ring", "dp-als")  # left out by default: with another constant,
+# with everybody in every round, on another graph, with noise (and the extra `dp`)
 
 
 def names(feedback: str | None = None) -> list[str]:
