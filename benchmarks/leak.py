@@ -205,7 +205,9 @@ def main(source: str = "ml-1m", seeds: str = "3") -> None:
         cells = [np.array([one[k] for one in found[leaks]]) for k in (0, 1) for leaks in (False, True)]
         shown = "".join(f"{cell.mean():>13.4f}" for cell in cells)
         spread = max(float(np.ptp(cell)) for cell in cells)
-        print(f"{name:14}{shown}   range over seeds at most {spread:.4f}; {time.perf_counter() - began:.0f} s", flush=True)
+        print(
+            f"{name:14}{shown}   range over seeds at most {spread:.4f}; {time.perf_counter() - began:.0f} s", flush=True
+        )
 
 
 if __name__ == "__main__":

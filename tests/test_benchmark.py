@@ -134,7 +134,7 @@ def test_the_table_has_what_the_files_say(twice):
     order = [line.split("|")[1].strip()[:4] for line in text.splitlines() if re.match(r"\| (fedavg|mine)", line)]
     means = np.mean([one["measures"]["test_rmse"] for one in found if one["task"]["name"] == "small" and
                      one["entry"] != "fedavg"])  # fmt: skip
-    assert order[: 2] == (["feda", "mine"] if np.mean(ends) < means else ["mine", "feda"])
+    assert order[:2] == (["feda", "mine"] if np.mean(ends) < means else ["mine", "feda"])
 
 
 def test_popularity_as_a_submission_scores_as_the_harness_does(twice):
@@ -241,7 +241,7 @@ def test_a_submission_that_tries_to_open_the_answers_fails(tmp_path, monkeypatch
     data.chmod(0o600)
     monkeypatch.setattr(running, "hidden_places", lambda places=running.hidden_places: [*places(), tmp_path])
     monkeypatch.setenv("FEDMC_DATA", str(tmp_path))
-    text = LOOKS.replace("DATA\"", f"{data}\"").replace("PORT", str(listening))
+    text = LOOKS.replace('DATA"', f'{data}"').replace("PORT", str(listening))
     said = running.run_submission(RATED, submission(tmp_path, text), 1).printed
     told = dict(line.split(": ", 1) for line in said.splitlines() if re.match(r"[a-z ]+: (done|failed)", line))
     held = boundary.boundary()
@@ -262,7 +262,7 @@ def test_what_the_submission_could_do_it_can_do_outside(tmp_path, listening):
     given = tmp_path / "given"
     given.mkdir()
     (given / "task.json").write_text('{"pairs": 1}')
-    text = LOOKS.replace("DATA\"", f"{data}\"").replace("PORT", str(listening))
+    text = LOOKS.replace('DATA"', f'{data}"').replace("PORT", str(listening))
     code = f"import pathlib, mine; mine.predict(pathlib.Path({str(given)!r}))"
     submission(tmp_path, text)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -459,7 +459,7 @@ def test_the_same_result_twice_counts_once_and_two_different_ones_are_refused(tm
         results.load([tmp_path / "a", tmp_path / "c"])
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "not JSON", '{"format": "fedmc benchmark result", "task": 1}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "not JSON", '{"format": "fedmc-benchmark", "task": 1}'])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "one.json").write_text(content)
     with pytest.raises(InputError, match=r"one\.json"):

@@ -25,6 +25,7 @@ from fedmc.evaluation.benchmark import child
 
 SET_DUMPABLE = 4  # of prctl
 NOBODY = "nobody"
+LIBRARIES = ("LD_LIBRARY_PATH",)  # what a Python may need to start
 LAST = 2000  # characters of what a submission printed that are looked at for the reason of a failure
 
 
@@ -83,7 +84,7 @@ def _runs_as(user: str) -> bool:
     try:
         owner = pwd.getpwnam(user)
         done = subprocess.run(
-            command, user=owner.pw_uid, group=owner.pw_gid, extra_groups=[], cwd="/", env={}, capture_output=True
+            command, user=owner.pw_uid, group=owner.pw_gid, extra_groups=[], cwd="/", capture_output=True
         )
     except (OSError, KeyError, ValueError):
         return False
@@ -113,6 +114,7 @@ def run(held: Boundary, given: Path, work: Path, hidden: Sequence[Path], limits:
         "PATH": os.defpath, "LANG": "C.UTF-8", "HOME": str(work), "TMPDIR": str(work),
         "NUMBA_CACHE_DIR": str(work / "numba"), "MPLCONFIGDIR": str(work), "PYTHONHASHSEED": "0",
     }  # fmt: skip
+    environment |= {name: os.environ[name] for name in LIBRARIES if name in os.environ}
     command = [sys.executable, "-I", child.__file__, str(given / "submission.py"), str(given), str(work)]
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(

@@ -18,7 +18,7 @@ from fedmc.errors import InputError, require
 from fedmc.evaluation.compared import LOWER, heading, number
 from fedmc.evaluation.outcomes import TIMES, file_names
 
-FORMAT = "fedmc benchmark result"
+FORMAT = "fedmc-benchmark"
 
 
 class Result(NamedTuple):
