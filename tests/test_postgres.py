@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,88 +13,31 @@ import pytest
 from fedmc.data.addresses import without_password
 from fedmc.data.loading import read_source
 from fedmc.errors import DataError
+from tests.postgres import PASSWORD, execute, postgres
 
 FEDMC = str(Path(sys.executable).parent / "fedmc")
-PASSWORD = "s3cret&word"
-
-
-def programs():
-    """Where initdb and pg_ctl are: Debian keeps them outside of PATH."""
-    places = [
-        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
-        *map(Path, os.environ["PATH"].split(os.pathsep)),
-    ]
-    return next((place for place in places if (place / "initdb").is_file() and (place / "pg_ctl").is_file()), None)
-
-
-def demoted():
-    """PostgreSQL refuses to run as root: another user then."""
-    if os.getuid() != 0:
-        return None
-    return next((name for name in ("postgres", "nobody") if name in {entry.pw_name for entry in pwd.getpwall()}), None)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    place = programs()
-    if place is None:
-        pytest.skip("no PostgreSQL server on this machine (initdb, pg_ctl)")
-    user = demoted()
-    folder = tmp_path_factory.mktemp("postgres")
-    for parent in (folder, *list(folder.parents)[:3]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    data, secret = folder / "data", folder / "password"
-    secret.write_text(PASSWORD)
-    data.mkdir(mode=0o700)
-    if user:
-        shutil.chown(data, user)
-        shutil.chown(secret, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def run(*command, **options):
-        done = subprocess.run(command, user=user, cwd=data, capture_output=True, text=True, timeout=120, **options)
-        assert done.returncode == 0, done.stderr + done.stdout
-
-    run(place / "initdb", "-D", data, "-U", "fedmc", "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync")
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
-    with open(os.devnull, "w") as nothing:
-        subprocess.run(
-            [place / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", data / "log", "-o", options, "start"],
-            user=user, cwd=data, stdout=nothing, stderr=nothing, timeout=120, check=True,
-        )  # fmt: skip
-    yield f"postgresql://fedmc:s3cret%26word@127.0.0.1:{port}/postgres"
-    run(place / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+def server():
+    with postgres() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def table(server):
     """100,000 ratings of 1,000 users and 500 items, with text ids."""
-    import adbc_driver_postgresql.dbapi as dbapi
-
-    with dbapi.connect(server) as connection:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "create table ratings as select 'u' || (n % 1000) as who, (n / 1000 * 5 + n % 5) % 500 as what, "
-                "(1 + (n * 7919) % 9 / 2.0)::numeric(3, 1) as stars, "
-                "timestamp '2020-01-01' + n * interval '1 minute' as rated_at "
-                "from generate_series(0, 99999) as n"
-            )
-        connection.commit()
+    execute(
+        server,
+        "create table ratings as select 'u' || (n % 1000) as who, (n / 1000 * 5 + n % 5) % 500 as what, "
+        "(1 + (n * 7919) % 9 / 2.0)::numeric(3, 1) as stars, "
+        "timestamp '2020-01-01' + n * interval '1 minute' as rated_at from generate_series(0, 99999) as n",
+    )
     return server
 
 
 def test_a_bare_address_reads_the_table_that_fits_or_offers_those_that_could(table, tmp_path):
     """Tables in the order in which they appear: none fits, one does, several do."""
-    import adbc_driver_postgresql.dbapi as dbapi
-
-    def run(statement):
-        with dbapi.connect(table) as connection:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-            connection.commit()
-
     with pytest.raises(DataError, match=r"needs a query, as no table has .*ratings \(who, what, stars, rated_at\)"):
         read_source(table)
     done = subprocess.run([FEDMC, "train", table], capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -107,13 +46,15 @@ def test_a_bare_address_reads_the_table_that_fits_or_offers_those_that_could(tab
     assert "Traceback" not in done.stderr
     assert len(read_source(table, ["who", "what", "stars"])) == 100_000
     try:
-        run('create table likes as select 1 as "user", n as item, 4.5 as rating from generate_series(1, 9) as n')
+        execute(
+            table, 'create table likes as select 1 as "user", n as item, 4.5 as rating from generate_series(1, 9) as n'
+        )
         assert len(read_source(table)) == 9
-        run("create table more as select * from likes")
+        execute(table, "create table more as select * from likes")
         with pytest.raises(DataError, match=r"as 2 tables fit: .*SELECT \* FROM likes.*SELECT \* FROM more"):
             read_source(table)
     finally:
-        run("drop table if exists likes, more")
+        execute(table, "drop table if exists likes, more")
 
 
 QUERY = 'select who as "user", what as item, stars as rating, rated_at as time from ratings'

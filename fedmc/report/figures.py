@@ -189,7 +189,7 @@ def _draw_levels(
     low, high = min(ends), max(ends)
     margin = max(high - low, 0.05 * abs(high), 1e-9)
     bottom, top = place.get_ylim()
-    place.set_ylim(max(bottom, low - 0.5 * margin), min(top, high + margin))
+    place.set_ylim(max(bottom, low - 0.5 * margin), top if top <= high + 2 * margin else high + margin)
 
 
 def dots(rows: Sequence[tuple[str, float, float]], names: tuple[str, str], x: str) -> Canvas:
