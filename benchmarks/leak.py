@@ -20,6 +20,7 @@ without a training rating. By chance it is 0.1 of 100 items.
 Step length and number of epochs were chosen by HR@10 of the users' last but one item, with honest negatives (`tune`).
 """
 
+# ruff: noqa: NPY002   (compiled loops draw from numba's own generator)
 from __future__ import annotations
 
 import sys

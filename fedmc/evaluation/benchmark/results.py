@@ -135,7 +135,7 @@ def _cells(group: Sequence[Result], columns: Sequence[str]) -> list[str]:
     counted = [one.counted for one in group if one.counted is not None]
     rounds, size = "–", "–"
     if len(counted) == len(group):
-        rounds = f"{np.mean([one['round'] for one in counted]):g}"
+        rounds = f"{round(float(np.mean([one['round'] for one in counted])), 1):g}"
         size = f"{np.mean([one['up'] + one['down'] for one in counted]) / 1e6:.1f}"
     seeds = ", ".join(str(one.seed) for one in group)
     return [*found, rounds, size, seeds, "the harness" if group[0].kind == "method" else "its own process"]
