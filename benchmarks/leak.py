@@ -14,10 +14,12 @@ without a training rating. By chance it is 0.1 of 100 items.
 
     draws     knows nothing but the draws: an item's score is minus the number of times it was drawn for this user
     own table     logistic factors; each client trains its own copy of the item table on its positives and negatives,
-                  copies are averaged, and a client's items are ranked by its own copy (as personalised methods do)
-    shared table  the same, but ranked by the averaged table and the client's user factors
+                  the changes of all copies are summed over the square root of their number, item by item, and a
+                  client's items are ranked by its own copy (as personalised methods do)
+    shared table  the same, but ranked by the table of the sums and the client's user factors
 
-Step length and number of epochs were chosen by HR@10 of the users' last but one item, with honest negatives (`tune`).
+Step length and number of epochs were chosen by HR@10 of 100 of the users' last but one item, with honest negatives:
+`python benchmarks/leak.py ml-1m tune` prints a small grid, of which the shortest steps and most epochs are best.
 """
 
 # ruff: noqa: NPY002   (compiled loops draw from numba's own generator)
