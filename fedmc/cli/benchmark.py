@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmc.cli.display import print_table, print_text, progress_bar
+from fedmc.cli.display import print_text, progress_bar
 from fedmc.cli.parsing import parse_integers
 from fedmc.data.files import write_whole
 from fedmc.errors import require
@@ -31,15 +31,15 @@ Seeds = Annotated[
 
 def list_tasks() -> None:
     """List the tasks."""
-    rows = [[task.name, task.feedback, task.about, _budget(task)] for task in tasks.ALL]
-    print_table(None, ["task", "feedback", "data and clients", "budget"], rows)
+    for task in tasks.ALL:
+        typer.echo(f"{task.name:22} {task.feedback:8} {task.about}; {_budget(task)}")
 
 
 def show(name: Name, seeds: Seeds = "1,2,3") -> None:
     """Show a task and the SHA-256 of its splits, to compare two machines."""
     task = tasks.find(name)
-    print_text(f"{task.name}: {task.about}\nfeedback {task.feedback}, source {task.source}, held out {task.test}, ")
-    print_text(f"clients {task.partition}, {task.active} in a round; {_budget(task)}")
+    print_text(f"{task.name}: {task.about}; {task.feedback} feedback; {_budget(task)}")
+    print_text(f"source {task.source}, held out {task.test}, clients {task.partition}, {task.active} in each round")
     for seed in parse_integers(seeds, "--seeds"):
         parts = task.parts(seed)
         found, known = hashes.hashes_of(parts), hashes.published(name, seed)
@@ -64,6 +64,7 @@ def run(
     """Enter a method or a submission in a task; write one JSON file for each seed."""
     task, numbers = tasks.find(name), parse_integers(seeds, "--seeds")
     require([method, submission].count(None) == 1, "say what to enter: --method NAME or --submission FILE, one of them")
+    require(time_limit > 0, f"--time-limit must be above 0 seconds, got {time_limit:g}")
     for seed in numbers:
         if submission is not None:
             chosen = rank is None and penalty is None

@@ -17,7 +17,7 @@ from fedmc.data.feature_rows import Features
 from fedmc.data.loading import ReadOptions, as_ratings, read_source
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
-from fedmc.errors import DataError
+from fedmc.errors import DataError, require
 from fedmc.types import Array
 
 NO_TABLES = "this data set is in an extra: pip install 'fedmc[demo]'"
@@ -90,8 +90,10 @@ def occupations(source: str, users: Array) -> Array:
     if found is None:
         raise DataError(f"{place} has no table of users ({' or '.join(OCCUPATIONS)}): `fedmc data get {source}`")
     separator = OCCUPATIONS[found.name]
-    rows = [line.split(separator) for line in found.read_text(encoding="latin-1").splitlines()]
-    of_user = {row[0]: row[3] for row in rows}
+    rows = (line.split(separator) for line in found.read_text(encoding="latin-1").splitlines())
+    of_user = {row[0]: row[3] for row in rows if len(row) > 3}
+    missing = [user for user in users.tolist() if str(user) not in of_user]
+    require(not missing, lambda: f"{found} names no occupation of user {missing[0]}: install {source} again", DataError)
     return np.array([of_user[str(user)] for user in users.tolist()])
 
 

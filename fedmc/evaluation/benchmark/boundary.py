@@ -45,6 +45,7 @@ class Boundary(NamedTuple):
             "a process of its own": True,
             "unreadable parent": sys.platform.startswith("linux"),
             f"user {self.user}": self.user is not None,
+            "no capabilities": os.geteuid() == 0 and self.user is None,
             "Landlock": self.landlock,
         }
         return [words for words, there in parts.items() if there]
