@@ -64,7 +64,7 @@ def held_of(train: Ratings, test: Ratings) -> Held:
     return Held(train.matrix.indptr.astype(np.int64), train.matrix.indices.astype(np.int64), item, len(train.items))
 
 
-@njit(cache=True)
+@njit
 def _draw(seen: Array, avoided: int) -> int:
     """An item that is not seen in training, and not the one to be avoided (-1: none)."""
     item = np.random.randint(seen.size)
@@ -73,7 +73,7 @@ def _draw(seen: Array, avoided: int) -> int:
     return item
 
 
-@njit(cache=True)
+@njit
 def _draws_only(indptr: Array, indices: Array, held: Array, items: int, leaks: bool, epochs: int, seed: int) -> Array:
     """(places of the held-out items among CANDIDATES others, the same among all) by the number of draws alone."""
     np.random.seed(seed)
@@ -90,7 +90,7 @@ def _draws_only(indptr: Array, indices: Array, held: Array, items: int, leaks: b
     return places
 
 
-@njit(cache=True)
+@njit
 def _places(scores: Array, seen: Array, held: int) -> tuple[int, int]:
     """How many items are before the held-out one: of CANDIDATES random ones, and of all. Ties by lot."""
     before = level = 0
@@ -110,7 +110,7 @@ def _places(scores: Array, seen: Array, held: int) -> tuple[int, int]:
     return before + np.random.randint(level + 1), better + np.random.randint(ties + 1)
 
 
-@njit(cache=True)
+@njit
 def _epoch(
     user: int, U: Array, V: Array, Q: Array, touched: Array, mine: Array, seen: Array, avoided: int, step: float
 ) -> None:
@@ -134,7 +134,7 @@ def _epoch(
                 Q[item, c] += step * (error * u - RIDGE * q)
 
 
-@njit(cache=True)
+@njit
 def _factors(
     indptr: Array, indices: Array, held: Array, items: int, leaks: bool, own: bool, step: float, epochs: int, seed: int
 ) -> Array:
