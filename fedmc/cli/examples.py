@@ -43,6 +43,13 @@ TRAINING: dict[str, Examples] = {
         ("Check the file and list its runs", "study ranks.toml --dry-run"),
         ("Into a folder of your choice", "study ranks.toml --out results"),
     ),
+    "benchmark list": (("Which tasks there are", "benchmark list"),),
+    "benchmark show": (("The hashes of the splits, to compare two machines", "benchmark show films --seeds 1,2,3"),),
+    "benchmark run": (
+        ("The default model, on all three splits", "benchmark run films --method fedmc-bayes --out results"),
+        ("A Python file, in a process without the answers", "benchmark run films --submission mine.py --out results"),
+    ),
+    "benchmark table": (("One table for each task", "benchmark table results"),),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
         ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),

@@ -130,6 +130,9 @@ def run_case(
         found = central(parts, settings)
         row: Row = {"round": None, **dict(zip(SPENT, clocks.spent(), strict=True)), **found}
         return Outcome(case.label, case.method, seed, key, [row], None)
+    if case.kind.peers is not None:
+        measured: list[Row] = list(case.kind.peers(parts, settings, study.rounds, study.measure_every))
+        return Outcome(case.label, case.method, seed, key, measured, None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test, events=study.events is not None)
     try:
         memory.check(shards, settings, study.rounds)
