@@ -13,9 +13,7 @@ sections on the preset "bayes" are in `bayes.py`, those on its implicit terms an
 from __future__ import annotations
 
 import itertools
-import os
 import sys
-from pathlib import Path
 
 import bayes
 import best
@@ -36,10 +34,7 @@ from fedmc.problem.subproblem import Problem, squared_error
 
 def occupations(ratings: Ratings, seed: int) -> np.ndarray:
     """The 21 occupations of users.dat."""
-    path = Path(os.environ["FEDMC_DATA"]) / "ml-1m" / "users.dat"
-    lines = (line.split("::") for line in path.read_text(encoding="latin-1").splitlines())
-    occupation = {int(user): int(work) for user, _, _, work, _ in lines}
-    return partition.owners_from_names([occupation[int(user)] for user in ratings.users], len(ratings.users))
+    return partition.owners_from_names(datasets.occupations("ml-1m", ratings.users).astype(int), len(ratings.users))
 
 
 def section_movielens() -> None:

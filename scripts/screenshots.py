@@ -28,7 +28,7 @@ from fedmc.federation.setup import founding, layout
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 LARGEST = 150_000  # bytes of a picture
-COLOURS = 96
+COLOURS = 256
 NAMES = ("north", "south", "east")
 ROUNDS = 12
 OF_RUN = (
@@ -118,7 +118,7 @@ def operator_page(folder: Path) -> Iterator[str]:
 
 
 def write(name: str, png: bytes) -> None:
-    """Write a picture with few colours, which is enough for text and lines."""
+    """Write a picture with as many colours as keep small marks in theirs, such as the dot of a state."""
     path = FOLDER / f"{name}.png"
     with Image.open(io.BytesIO(png)) as image:
         image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -15,8 +15,8 @@ from fedmc.data.ratings import Ratings
 from fedmc.training.local import LocalEngine
 
 REAL = (
-    "deployment", "flower", "flower_events", "flower_life", "flower_warm", "bundles", "gateway", "injection",
-    "monitoring", "moves", "node_commands",
+    "deployment", "flower", "flower_app", "flower_events", "flower_life", "flower_warm", "bundles", "gateway",
+    "injection", "monitoring", "moves", "node_commands",
     "plugin_package", "policy_commands", "study",
 )  # fmt: skip
 REAL_PROCESSES = "real processes"

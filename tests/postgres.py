@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,14 +18,19 @@ PASSWORD = "s3cret&word"
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """The address of a server whose data lie in this folder."""
+def postgres() -> Iterator[str]:
+    """The address of a server. Its data are not in pytest's folders, which each run of pytest closes to others."""
+    with TemporaryDirectory(prefix="fedmc-postgres-") as folder, served(Path(folder)) as address:
+        yield address
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
     place = programs()
     if place is None:
         pytest.skip("no PostgreSQL server on this machine (initdb, pg_ctl)")
     user = demoted()
-    for parent in (folder, *list(folder.parents)[:3]):
-        parent.chmod(parent.stat().st_mode | 0o055)
+    folder.chmod(0o755)
     data, secret = folder / "data", folder / "password"
     secret.write_text(PASSWORD)
     data.mkdir(mode=0o700)

@@ -208,6 +208,7 @@ WRONG = {
     "linearised": ({}, "beta must be one number"),
     "exact": ({"beta": np.zeros(())}, "beta must be above 0"),
     "scaffold": ({"control": np.zeros((3, 3))}, "control must have the shape of V"),
+    "fedadmm": ({"rho": np.zeros(())}, "rho must be above 0"),
     "dp": ({}, "posterior is missing or has another shape"),
     "bayes": ({}, "item_roots is missing or has another shape"),
     "gibbs": ({}, "is missing or has another shape"),

@@ -6,11 +6,16 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from fedmc.algorithms import registry
+from fedmc.algorithms.fedadmm import SHARE
 from fedmc.algorithms.settings import Settings
+from fedmc.data.partition import make_shards
+from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
 from fedmc.problem.rng import client_rng, server_rng
+from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import rounds
 from fedmc.training.sampling import CoinFlips, sampler_of
 from tests.conftest import local_engine, planted
@@ -27,7 +32,7 @@ class Dense:
     def __init__(self, shard):
         self.M, self.P = shard.by_user.toarray(), shard.by_user.toarray() != 0
         self.U = client_rng(0, shard.client).random((len(shard.users), RANK))
-        self.count = shard.by_user.nnz
+        self.count, self.number = shard.by_user.nnz, shard.client
         self.control = np.zeros((RANK, self.M.shape[1]))
 
     def residual(self, U, V):
@@ -108,6 +113,35 @@ def scaffold():
     return rounds_of
 
 
+def fedadmm(share):
+    """W steps on f(U, W) + R(W) + <Y, W - V> + rho/2 |W - V|^2 from V; Y += rho (W - V); V <- mean of W + Y/rho"""
+    kept = {}
+
+    def rounds_of(clients, drawn, V):
+        rho = share * sum(client.count for client in clients) / (len(clients) * V.shape[1])
+        changes = []
+        for client in drawn:
+            old = kept.get(id(client), (V, np.zeros_like(V)))
+            client.user_steps(V)
+            L, W, Y = largest(client.U), V, old[1]
+            for _ in range(Q):
+                slope = client.U.T @ client.residual(client.U, W) + WEIGHT * W
+                W = W - (slope + Y + rho * (W - V)) / (L + rho)
+            Y = Y + rho * (W - V)
+            changes.append(W + Y / rho - old[0] - old[1] / rho)
+            kept[id(client)] = W, Y
+        return V + np.sum(changes, axis=0) / len(clients)
+
+    return rounds_of
+
+
+def reconstruction(clients, drawn, V):
+    """U from its start again, then federated averaging."""
+    for client in drawn:
+        client.U = client_rng(0, client.number).random(client.U.shape)
+    return averaging(0)(clients, drawn, V)
+
+
 DENSE = {  # a new method needs its transcription here
     "fedmavg": lambda: fedmavg(1 / CLIENTS),
     "fedmavg-printed": lambda: fedmavg(1),
@@ -115,6 +149,8 @@ DENSE = {  # a new method needs its transcription here
     "fedavg": lambda: averaging(0),
     "fedprox": lambda: averaging(0.1),
     "scaffold": scaffold,
+    "fedrecon-ratings": lambda: reconstruction,
+    "fedadmm": lambda: fedadmm(SHARE),
 }
 
 
@@ -138,6 +174,29 @@ def test_iterates_are_those_of_the_formulas(method):
         np.testing.assert_allclose(round.V, V.T, rtol=1e-9, atol=1e-12)
         for i in round.participants:
             np.testing.assert_allclose(engine.states[i].U, clients[i].U, rtol=1e-9, atol=1e-12)
+
+
+def lopsided():
+    """Clients of 1 to 20 users, the last two items without any rating, and one item that a single client has."""
+    full = planted()
+    matrix = sparse.csr_array(sparse.hstack([full.matrix, sparse.csr_array((len(full.users), 2))]))
+    owner = np.repeat(np.arange(CLIENTS), (20, 9, 5, 3, 2, 1))
+    rare = np.flatnonzero(owner != 1)
+    keep = matrix.tolil()
+    keep[rare, 0] = 0
+    ratings = Ratings(full.users, np.arange(matrix.shape[1]), sparse.csr_array(keep.tocsr()))
+    return LocalEngine(make_shards(ratings, owner, "float64"))
+
+
+@pytest.mark.parametrize("method", DENSE)
+def test_iterates_with_unequal_clients_and_items_that_nobody_rated(method):
+    engine = lopsided()
+    clients, step = [Dense(shard) for shard in engine.shards], DENSE[method]()
+    assert len({client.count for client in clients}) == CLIENTS
+    V = server_rng(0).random((engine.items, RANK)).T
+    for round in itertools.islice(rounds(engine, settings(method, active=3)), 1, ROUNDS):
+        V = step(clients, [clients[i] for i in round.participants], V)
+        np.testing.assert_allclose(round.V, V.T, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["fedmavg", "fedmavg-printed"])

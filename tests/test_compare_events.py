@@ -21,7 +21,7 @@ from fedmc.report import comparison
 from tests.command import fedmc as command
 
 USERS, ITEMS, CLIENTS = 60, 30, 4
-OF_EVENTS = ["ials", "ease", "fcf", "fedrecon", "pooled-ials", "alone-ials", "nearest", "popularity"]
+OF_EVENTS = ["ials", "ease", "fcf", "fedrecon", "pfedrec", "pooled-ials", "alone-ials", "nearest", "popularity"]
 
 
 def planted_events(seed=0):

@@ -21,6 +21,7 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONT
 RUN = {
     "README.md": "test_readme.py",
     "docs/how-to/add-what-you-know.md": "test_docs.py",
+    "docs/how-to/benchmark.md": "test_benchmark.py",
     "docs/how-to/export.md": "test_export.py",
     "docs/how-to/extend.md": "test_docs.py",
     "docs/how-to/scikit-learn.md": "test_docs.py",

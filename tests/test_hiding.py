@@ -130,6 +130,8 @@ def hidden(preset="fast", **options):
 
 
 def shared_of(settings):
+    if settings.make_algorithm().name == "fedadmm":
+        return Shared({"rho": np.array(1e-9)})
     return constant(settings.beta) if settings.make_algorithm().name in ("linearised", "explicit", "exact") else NOTHING
 
 
@@ -180,6 +182,7 @@ EXTREMES = {
     "fedmgs": {"method": "fedmgs"},
     "fedmavg": {"method": "fedmavg"},
     "scaffold": {"method": "scaffold"},
+    "fedadmm": {"method": "fedadmm"},
 }
 
 

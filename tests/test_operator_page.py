@@ -284,6 +284,15 @@ class TestContent:
         assert [one["state"] for one in seen["organisations"]] == ["online", "at work", "lost"]
         assert seen["runs"][0]["report"] == ""
 
+    def test_the_budget_is_known_before_anything_is_spent(self, tmp_path):
+        """Of a run with differential privacy, the page never says that it is off."""
+        for mode, expected in (("dp", 10.0), ("secagg", None)):
+            made = World(tmp_path / mode, privacy=mode)
+            try:
+                assert (made.seen()["run"]["budget"], made.seen()["run"]["epsilon"]) == (expected, None)
+            finally:
+                made.end()
+
     def test_a_slow_one_is_late(self, world):
         world.add_rounds(0, 5)
         world.running(online=["south"], waiting=["south"], since={"south": time.time() - 11})
@@ -561,6 +570,10 @@ def test_in_a_browser(browser, world, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("document.querySelectorAll('img, b, main script').length") == 0
         assert EVIL in page.inner_text("#why")
+        assert page.inner_text("#epsilon") == "off"
+        assert "lower is better" in page.inner_text("#curves")
+        claim = page.inner_text("#claim")
+        assert (claim[:1], claim[-1:]) == ("P", "."), "a sentence"
         assert "a <b>bold<b> run" in page.inner_text("#runs")
         light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert light == (scheme == "light")

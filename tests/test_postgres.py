@@ -19,8 +19,8 @@ FEDMC = str(Path(sys.executable).parent / "fedmc")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with postgres(tmp_path_factory.mktemp("postgres")) as address:
+def server():
+    with postgres() as address:
         yield address
 
 

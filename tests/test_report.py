@@ -111,7 +111,7 @@ def test_it_says_nothing_about_single_users(run_folder, comparison_folder, bayes
 
 def test_it_tells_what_was_run(run_folder):
     page = (run_folder / "report.html").read_text(encoding="utf-8")
-    for words in ("After 12 rounds", "4 clients sent", "penalty_users", "numba", "beta above", "stationarity"):
+    for words in ("After 12 rounds", "4 organisations sent", "penalty_users", "numba", "beta above", "stationarity"):
         assert words in page
     assert str(run_folder) not in page
 
@@ -155,7 +155,7 @@ def test_totals_of_unmeasured_rounds_are_counted(tmp_path):
     (tmp_path / "settings.toml").write_text("rank = 1\nclients = 7\n")
     (tmp_path / "history.jsonl").write_text("\n".join(map(json.dumps, rounds)))
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "7 clients sent 8.0 MB and received 4.0 MB in all; the updates took 6.0 seconds." in page
+    assert "7 organisations sent 8.0 MB and received 4.0 MB in all; the updates took 6.0 seconds." in page
 
 
 def test_a_folder_that_is_no_run(tmp_path):

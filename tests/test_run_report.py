@@ -101,7 +101,7 @@ def test_a_baseline_is_named_with_its_figure(made):
     page = page_of(made / "run")
     table = section(page, "How good it is")
     assert f'<td>biases only: averages of users and items</td><td data-value="{stored.biases!r}">{own:.4f}' in table
-    assert f"Biases only, which predict by averages of users and items, have {own:.4f} stars" in page
+    assert f"Predictions by averages of users and items (biases only) have an error of {own:.4f} stars" in page
     done = fedmc("report", "run", cwd=made)
     assert done.returncode == 0, done.stderr
     assert page_of(made / "run") == page, "a later report has the same"
@@ -117,6 +117,19 @@ def test_biases_only_are_there_without_being_asked_for(made):
     assert "fedmc train --baselines" in table
 
 
+@pytest.mark.parametrize(("start", "cut"), [(1.2, False), (9.0, True)])
+def test_a_curve_that_is_cut_off_says_so(made, tmp_path, start, cut):
+    """A start far above the baselines is left out of the drawing."""
+    for name in ("settings.toml", "baselines.json"):
+        (tmp_path / name).write_bytes((made / "run" / name).read_bytes())
+    first, *others = (made / "run" / "history.jsonl").read_text().splitlines()
+    levels = [*baselines.load(made / "run").values().values(), json.loads(others[-1])["test_rmse"]]
+    line = json.loads(first) | {"test_rmse": start * max(levels)}
+    (tmp_path / "history.jsonl").write_text("\n".join([json.dumps(line), *others]) + "\n")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert ("The curve begins far above the drawing" in page) == cut
+
+
 # --- what a manager reads
 
 
@@ -128,7 +141,8 @@ def test_what_it_was_trained_on(made):
     assert found["ratings"] + found["test"] == total
     assert pairs == {
         "data": "Ratings of north", "users": "60", "items": "25",
-        "ratings": f"{found['ratings']:,}, from 1 to 5 stars", "organisations": "4 (clients), simulated on one machine",
+        "ratings": f"{found['ratings']:,} to train on, from 1 to 5 stars",
+        "organisations": "4 (clients), simulated on one machine",
         "held out": f"{found['test']:,} ratings, 20 % of all: not used for training",
     }  # fmt: skip
 
@@ -302,8 +316,8 @@ def test_events_are_measured_beside_popularity(made):
         ("postgresql://anna:secret@db.example.org/shop?sslmode=require", "Ratings of shop"),
         ("postgresql://anna:secret@db.example.org", "Ratings"),
         ("ratings.csv", "Ratings"),
-        ("demo", "Film ratings of demo"),
-        ("ml-1m", "Film ratings of ml-1m"),
+        ("demo", "Film ratings (MovieLens, the demo set)"),
+        ("ml-1m", "Film ratings (MovieLens 1M)"),
         ("like:ml-1m", "Synthetic ratings like ml-1m"),
         ("", "Ratings"),
         (None, "Ratings"),

@@ -149,6 +149,17 @@ def test_in_a_browser(address, browser):
         for name in ("index.html", "reference/api.html", "explanation/bayes.html", "tutorial/notebook.html"):
             page.goto(f"{address}/{name}")
             assert page.evaluate("document.scrollingElement.scrollWidth") <= 390, name
+        page.goto(f"{address}/index.html")
+        title = "node => node.clientHeight / parseFloat(getComputedStyle(node).lineHeight)"
+        assert page.locator("h1").evaluate(title) < 2, "no word is broken"
+        page.goto(f"{address}/how-to/serve.html")
+        for what in (".highlight pre", ".table-wrapper"):
+            wide = page.locator(what).evaluate_all(
+                "all => all.filter(one => one.scrollWidth > one.clientWidth)"
+                ".map(one => getComputedStyle(one).backgroundImage.includes('gradient'))"
+            )
+            assert wide, what
+            assert all(wide), "what scrolls has a shade at its edge"
         backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         page.goto(f"{address}/search.html?q=epsilon")
         page.wait_for_selector("ul.search li a")

@@ -123,8 +123,7 @@ def test_postgresql(rows, tmp_path):
     values = ", ".join(f"({int(row.user)}, {int(row.item)}, {int(row.rating)})" for row in rows.itertuples())
     films = ", ".join(f"({item}, '{title(item)}')" for item in range(101, 101 + ITEMS))
     query = "select customer, film.title as film, stars from review join film on film.id = review.film"
-    (tmp_path / "server").mkdir()
-    with postgres(tmp_path / "server") as address:
+    with postgres() as address:
         execute(
             address,
             "create table film (id int primary key, title text)",

@@ -34,7 +34,8 @@ class Baseline(Algorithm):
 
 def largest_eigenvalue(F: Array) -> float:
     """lambda_max(F'F), kept above 0 if F is 0; NaN if F is not finite."""
-    G = np.einsum("ta,tb->ab", F, F, dtype=np.float64)  # avoids BLAS, whose threads compete with the kernels
+    columns = np.ascontiguousarray(F.T, np.float64)
+    G = np.einsum("at,bt->ab", columns, columns)  # avoids BLAS, whose threads compete with the kernels
     return max(float(np.linalg.eigvalsh(G)[-1]), 1e-12) if np.isfinite(G).all() else np.nan
 
 

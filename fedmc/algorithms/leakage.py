@@ -98,7 +98,7 @@ class RowNorms(Leakage):
         if rows.shape != broadcast.V.shape:
             return rows
         free = free_columns(broadcast)
-        return _linear(np.asarray(rows[:, free], np.float64), broadcast.V[:, free, None])
+        return linear_residual(np.asarray(rows[:, free], np.float64), broadcast.V[:, free, None])
 
 
 class CurvatureLeakage(Leakage):
@@ -151,7 +151,7 @@ class ChangeLeakage(Leakage):
                 known.append(np.asarray(own - broadcast.shared.arrays["control"])[:, free])
             if "control" in parts:
                 own = own + parts["control"]
-            found.append(_linear(target, np.stack(known, axis=-1)))
+            found.append(linear_residual(target, np.stack(known, axis=-1)))
         return found
 
 
@@ -202,7 +202,7 @@ def rows_of(one: Observation) -> Array:
     return np.asarray(found)[:items]
 
 
-def _linear(target: Array, known: Array) -> Array:
+def linear_residual(target: Array, known: Array) -> Array:
     """The residual of target_j = known_j c, with one c for all unrated rows j."""
     rows = some(np.arange(len(target)))
     candidates = [np.linalg.lstsq(known[row], target[row], rcond=None)[0] for row in rows]

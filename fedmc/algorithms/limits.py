@@ -52,7 +52,8 @@ def _check_numbers(settings: Mapping[str, object]) -> None:
     require(0 < dual < 2, f"dual_step must lie between 0 and 2, got {dual}")
     extrapolation = number("extrapolation", settings["extrapolation"], 0, 1)
     require(extrapolation < 1, f"extrapolation must be at least 0 and below 1, got {extrapolation}")
-    number("entry_penalty", settings["entry_penalty"], MIN_POSITIVE, 1)
+    for name in ("entry_penalty", "start_scale"):
+        number(name, settings[name], MIN_POSITIVE, 1)
 
 
 def check_words(words: object) -> None:

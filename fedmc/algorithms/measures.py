@@ -114,7 +114,7 @@ def measure(shard: Shard, state: State | None, broadcast: Broadcast) -> Sums:
     algorithm = broadcast.settings.make_algorithm()
     U = algorithm.users_at(shard, state, broadcast)
     shard = algorithm.adjusted(shard, state, broadcast)
-    parts = measures_of(broadcast.settings).client(shard, U, broadcast)
+    parts = measures_of(broadcast.settings).client(shard, U, algorithm.measured_at(shard, state, broadcast))
     if broadcast.full and algorithm.theory is not None:
         parts |= algorithm.theory.client(shard, state, broadcast, U)
     return Sums.of(**parts)

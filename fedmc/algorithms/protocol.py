@@ -145,6 +145,10 @@ class Algorithm(Protocol):
         """The user factors that belong to the broadcast's V, for measurements and for the model."""
         return users_at(shard, state, broadcast)
 
+    def measured_at(self, shard: Shard, state: State | None, broadcast: Broadcast) -> Broadcast:
+        """The broadcast that a client measures at: with item factors of its own, if the algorithm keeps any."""
+        return broadcast
+
     def prediction_users(self, shard: Shard, U: Array, broadcast: Broadcast) -> Array:
         """The user factors for predictions, given those that belong to the broadcast's V. Nothing is sent of them."""
         if shard.later is None:

@@ -29,6 +29,8 @@ BUILT_IN = {
     "fedavg": "fedmc.algorithms.fedavg:FedAvg",
     "fedprox": "fedmc.algorithms.fedavg:FedProx",
     "scaffold": "fedmc.algorithms.scaffold:Scaffold",
+    "fedadmm": "fedmc.algorithms.fedadmm:FedADMM",
+    "fedrecon-ratings": "fedmc.algorithms.fedrecon_ratings:FedReconRatings",
     "dp": "fedmc.algorithms.private:Private",
     "bayes": "fedmc.algorithms.bayes:Bayes",
     "gibbs": "fedmc.algorithms.gibbs:Gibbs",
@@ -37,6 +39,7 @@ BUILT_IN = {
     "ease": "fedmc.algorithms.ease:EASE",
     "fcf": "fedmc.algorithms.fcf:FCF",
     "fedrecon": "fedmc.algorithms.fedrecon:FedRecon",
+    "pfedrec": "fedmc.algorithms.pfedrec:PFedRec",
 }
 NEEDED = ("name", "client_update", "aggregate", "schema")
 UPDATES = ("linearised", "explicit", "exact", "curvature")  # the variants of FedMC itself: `update` names one of them

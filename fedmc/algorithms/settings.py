@@ -53,6 +53,7 @@ class Settings:
     normalise: Normalise = "none"
     biases: bool = False
     start: Literal["uniform", "normal"] = "uniform"
+    start_scale: float = 1.0  # a factor of the first U and V
     entry: Literal["all", "first-turn"] = "all"
     implicit: bool = False  # of "bayes": prior means from who rated what
     ranking: bool = False  # of ratings: also measure how what was held out is ranked; models of events always are
@@ -222,7 +223,7 @@ class Settings:
     def to_dict(self) -> dict[str, str | int | float]:
         """The settings as plain values: penalties and losses by their spec, a user's own object by its str."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("privacy", "algorithm")}
-        for name, usual in {"implicit": False, "ranking": False, **OF_SOME}.items():
+        for name, usual in {"implicit": False, "ranking": False, "start_scale": 1.0, **OF_SOME}.items():
             if plain[name] == usual:
                 del plain[name]  # unknown to earlier versions, whose runs and nodes go on
         known = plain | {"algorithm": str(self.make_algorithm())} | self.privacy.words()

@@ -20,12 +20,12 @@ Ask = Callable[[Broadcast, Sequence[int]], Sums]
 
 
 def start_items(items: int, settings: Settings) -> Array:
-    """V uniform in [0, 1] as in the paper, or normal with spread 0.3, projected onto its constraints."""
+    """V uniform in [0, 1] as in the paper, or normal with spread 0.3, times `start_scale`, within its constraints."""
     rng = server_rng(settings.seed)
     shape = items, settings.width
     V = rng.random(shape) if settings.start == "uniform" else rng.normal(0, 0.3, shape)
     _, penalty = settings.penalties(1)
-    return np.ascontiguousarray(project(penalty, V), settings.dtype)
+    return np.ascontiguousarray(project(penalty, V * settings.start_scale), settings.dtype)
 
 
 def moments(shard: Shard, broadcast: Broadcast) -> Sums:

@@ -28,11 +28,11 @@ def by_item(shard: Shard, broadcast: Broadcast) -> Problem:
 
 
 def start_users(shard: Shard, broadcast: Broadcast) -> Array:
-    """U uniform in [0, 1], from the client's own generator, projected onto its constraints."""
+    """U uniform in [0, 1] times `start_scale`, from the client's own generator, projected onto its constraints."""
     settings = broadcast.settings
     users, _ = settings.penalties(broadcast.clients)
     drawn = client_rng(settings.seed, shard.client).random((len(shard.users), settings.width))
-    return project(users, drawn).astype(broadcast.V.dtype)
+    return project(users, drawn * settings.start_scale).astype(broadcast.V.dtype)
 
 
 def users_at(shard: Shard, state: State | None, broadcast: Broadcast) -> Array:

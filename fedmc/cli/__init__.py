@@ -15,6 +15,12 @@ from fedmc.cli.lazy import Entry, LazyGroup
 from fedmc.cli.logs import notice
 from fedmc.errors import FedmcError
 
+BENCHMARK = {
+    "list": Entry("fedmc.cli.benchmark:list_tasks", "List the tasks."),
+    "show": Entry("fedmc.cli.benchmark:show", "Show a task and the hashes of its splits."),
+    "run": Entry("fedmc.cli.benchmark:run", "Enter a method or a submission in a task."),
+    "table": Entry("fedmc.cli.benchmark:table", "Print the table of results."),
+}
 CATALOGUE = {
     "make": Entry("fedmc.cli.catalogue:make", "Write a catalogue of the items of a source."),
     "merge": Entry("fedmc.cli.catalogue:merge", "Merge several catalogues into one."),
@@ -74,6 +80,7 @@ COMMANDS: dict[str, Entry | click.Group] = {
     "compare": Entry("fedmc.cli.compare:compare", "Compare methods on the same data and budget."),
     "reproduce": Entry("fedmc.cli.compare:reproduce", "Run the experiments of the paper."),
     "study": Entry("fedmc.cli.study:study", "Run a study from a file: grids, data sets, seeds."),
+    "benchmark": LazyGroup("benchmark", BENCHMARK, help="Tasks with fixed splits that others can enter."),
     "report": Entry("fedmc.cli.report:report", "Write the report of a run or a comparison."),
     "evaluate": Entry("fedmc.cli.evaluate:evaluate", "Measure a model on held-out ratings or events."),
     "predict": Entry("fedmc.cli.predict:predict", "Predict ratings."),

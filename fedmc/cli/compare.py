@@ -29,16 +29,18 @@ from fedmc.evaluation import runner, tables
 from fedmc.evaluation.methods import find, split, usual
 from fedmc.evaluation.outcomes import Outcome
 from fedmc.evaluation.paper import EXPERIMENTS, rank_for
-from fedmc.evaluation.study import GOALS, NDCG, Case, Figure, Panel, Study
+from fedmc.evaluation.study import GOALS, NDCG, Case, Figure, Panel, Study, StudyOptions
 from fedmc.evaluation.tables import Line
 from fedmc.problem.ranking import CUTOFFS
+from fedmc.report import comparison
 from fedmc.report.comparison import ranking_table, write_report
 from fedmc.report.html import short
 
 Option = typer.Option
 HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "±", "gap": "% to pooled",
-    "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds",
+    "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds": "seconds", "cpu_seconds": "CPU s",
+    "cpu_seconds_to_common": "CPU s to common objective", "seconds_to_common": "s to common objective",
 }  # fmt: skip
 LOGGED = ("clients", "active", "rounds", "partition", "test", "seeds", "measure_every")  # what MLflow gets of a study
 Seeds = Annotated[
@@ -98,18 +100,23 @@ def compare(
     runner.check_folder(folder, study)
     with tracked(tracking, folder.name) as log:
         log.settings({name: getattr(study, name) for name in LOGGED} | {"source": without_password(source)})
-        _log(log, study, _run(study, folder, _table(decided)), folder)
+        _log(log, study, _run(study, folder, _table(decided, study)), folder)
 
 
 def reproduce(
     experiment: Annotated[
-        Literal["convergence", "inner-steps", "sparsity", "budget"],
+        Literal["convergence", "inner-steps", "sparsity", "published", "scenario", "size", "budget", "all"],
         typer.Argument(
-            help="convergence, inner-steps or sparsity of the paper, or budget (ours).", metavar="EXPERIMENT"
+            help="convergence, inner-steps or sparsity of the paper's Section 5; scenario, of its Figure 1; published, "
+            "the choices of its authors' code; size, for large data; budget (ours); or all.",
+            metavar="EXPERIMENT",
         ),
     ],
     data: Annotated[
-        str, Option(help="Ratings: whatever `train` takes, or like:ml-1m for synthetic ones of that size.")
+        str,
+        Option(
+            help="Ratings: whatever `train` takes, prepared shards too, or like:ml-1m for synthetic ones of that size."
+        ),
     ] = "demo",
     rank: Annotated[
         int | None, Option(help="Number of latent factors.", show_default="the paper's (5, 8, 13) for its sets, else 5")
@@ -121,21 +128,38 @@ def reproduce(
     clients: options.Clients = 100,
     active: Active = 10,
     rounds: options.Rounds = 100,
+    partition: Annotated[
+        str | None,
+        Option(help=f"Users of each client: {options.PARTITIONS}.", show_default="uniform; scenario: power:1"),
+    ] = None,
     out: Out = None,
 ) -> None:
-    """Run an experiment of the paper's Section 5, or compare the fast preset within the same budget."""
-    study = EXPERIMENTS[experiment](
-        data, rank or rank_for(data), beta, seeds=parse_integers(seeds, "--seeds"), clients=clients, active=active,
-        rounds=rounds,
-    )  # fmt: skip
-    _run(study, out or Path("comparisons") / experiment)
+    """Run experiments of the paper, with its authors' choices too, or the fast preset within the same budget.
+
+    An interrupted experiment is resumed when the same command is given again.
+    """
+    given: StudyOptions = {
+        "seeds": parse_integers(seeds, "--seeds"), "clients": clients, "active": active, "rounds": rounds,
+    }  # fmt: skip
+    if partition is not None:
+        given["partition"] = partition
+    every = experiment == "all"
+    chosen = list(EXPERIMENTS) if every else [experiment]
+    studies = [EXPERIMENTS[name](data, rank or rank_for(data), beta, **given) for name in chosen]
+    folders = [(out or Path("comparisons")) / name if every else out or Path("comparisons") / name for name in chosen]
+    for study, folder in zip(studies, folders, strict=True):
+        runner.check_folder(folder, study)
+    table = runner.table_of(studies[0])
+    tell(table.notes)
+    for study, folder in zip(studies, folders, strict=True):
+        _run(study, folder, table)
 
 
-def _table(decided: Decided) -> Ratings:
+def _table(decided: Decided, study: Study) -> Ratings:
     """The ratings or amounts; what was guessed about them is told on stderr."""
     if decided.events:
         return _events(decided.plan)
-    ratings = load_table(decided.plan) if decided.ratings is None else decided.ratings
+    ratings = runner.table_of(study) if decided.ratings is None else decided.ratings
     tell(ratings.notes)
     return ratings
 
@@ -218,9 +242,11 @@ def _print_lines(study: Study, lines: Sequence[Line]) -> None:
     """The summary, of events also the ranking metrics at each cutoff, and which methods were not run."""
     ran = [line for line in lines if line.refused is None]
     records = [line.record() for line in ran]
-    shown = [name for name in HEADINGS if any(record.get(name) is not None for record in records)]
+    named = HEADINGS | {name: comparison.HEADINGS[name] for name in study.drawn}
+    order = (name for name in comparison.headings_of(study) if name in named)
+    shown = [name for name in order if any(record.get(name) is not None for record in records)]
     rows = [[short(record.get(name)) for name in shown] for record in records]
-    print_table(study.title, [HEADINGS[name] for name in shown], rows)
+    print_table(study.title, [named[name] for name in shown], rows)
     if study.goal is NDCG and any(line.ranking for line in ran):
         for cutoff in CUTOFFS:
             headings, cells = ranking_table(ran, cutoff)

@@ -35,12 +35,21 @@ TRAINING: dict[str, Examples] = {
     "reproduce": (
         ("The convergence experiment of the paper, on the demo set", "reproduce convergence"),
         ("On MovieLens 1M, with one seed", "reproduce sparsity --data ml-1m/ratings.dat --seeds 1"),
+        ("The choices of the authors' code beside the paper's", "reproduce published --data ml-1m --seeds 1"),
+        ("All experiments, on prepared shards", "reproduce all --data shards --partition column:client"),
     ),
     "study": (
         ("All methods, data sets and seeds of a file, over two processes", "study ranks.toml --jobs 2"),
         ("Check the file and list its runs", "study ranks.toml --dry-run"),
         ("Into a folder of your choice", "study ranks.toml --out results"),
     ),
+    "benchmark list": (("Which tasks there are", "benchmark list"),),
+    "benchmark show": (("The hashes of the splits, to compare two machines", "benchmark show films --seeds 1,2,3"),),
+    "benchmark run": (
+        ("The default model, on all three splits", "benchmark run films --method fedmc-bayes --out results"),
+        ("A Python file, in a process without the answers", "benchmark run films --submission mine.py --out results"),
+    ),
+    "benchmark table": (("One table for each task", "benchmark table results"),),
     "report": (
         ("The report of a run of `fedmc train`", "report run"),
         ("Under another title, with a user who agreed", 'report run --title "Films of autumn" --example-user 15'),

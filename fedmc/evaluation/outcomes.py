@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from fedmc.data.files import write_whole
 OUTCOMES, TIMES, ITERATES = "outcomes", "times", "iterates"
 LONGEST = 100  # characters of a label in a file name
 
-Row = dict[str, float | None]  # one measured round: the measures, round, seconds, bytes up and down
+Row = dict[str, float | None]  # one measured round: the measures, round, seconds, CPU seconds, bytes up and down
+SPENT = ("seconds", "cpu_seconds")
 
 
 class Outcome(NamedTuple):
@@ -30,6 +31,16 @@ class Outcome(NamedTuple):
     rows: list[Row]
     diverged: str | None
     refused: str | None = None  # why the method cannot run on this data; there are no rows then
+
+
+def value(row: Mapping[str, float | None], name: str) -> float | None:
+    """A measure of a row: stored, or derived from others."""
+    if name == "megabytes":
+        return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
+    if name == "nonzeros":
+        users, items = row.get("nonzeros_users"), row.get("nonzeros_items")
+        return None if users is None or items is None else (users + items) / 2
+    return row.get(name)
 
 
 def file_names(labels: Sequence[str]) -> dict[str, str]:
@@ -48,9 +59,9 @@ def store(folder: Path, name: str, outcome: Outcome) -> None:
     """Write an outcome as NAME-SEED.json, and before it the seconds of its rows."""
     stem = f"{name}-{outcome.seed}.json"
     (folder / TIMES).mkdir(exist_ok=True)
-    seconds = [row.get("seconds") for row in outcome.rows]
-    write_whole(folder / TIMES / stem, json.dumps({"key": outcome.key, "seconds": seconds}).encode())
-    timeless = [{name: value for name, value in row.items() if name != "seconds"} for row in outcome.rows]
+    spent = {name: [row.get(name) for row in outcome.rows] for name in SPENT}
+    write_whole(folder / TIMES / stem, json.dumps({"key": outcome.key, **spent}).encode())
+    timeless = [{name: value for name, value in row.items() if name not in SPENT} for row in outcome.rows]
     write_whole(folder / OUTCOMES / stem, json.dumps(outcome._replace(rows=timeless)._asdict()).encode())
 
 
@@ -62,14 +73,15 @@ def stored(folder: Path, name: str, seed: int, key: str) -> Outcome | None:
 
 
 def read(path: Path) -> Outcome:
-    """An outcome with its seconds; None where they were lost. Earlier versions kept them in the same file."""
+    """An outcome with its times; None where they were lost. Earlier versions kept seconds in the same file."""
     outcome = Outcome(**json.loads(path.read_text(encoding="utf-8")))
     if all("seconds" in row for row in outcome.rows):
         return outcome
-    seconds: list[float | None] = [None] * len(outcome.rows)
     beside = path.parents[1] / TIMES / path.name
-    if beside.is_file():
-        told = json.loads(beside.read_text(encoding="utf-8"))
-        if told["key"] == outcome.key and len(told["seconds"]) == len(seconds):
-            seconds = told["seconds"]
-    return outcome._replace(rows=[row | {"seconds": time} for row, time in zip(outcome.rows, seconds, strict=True)])
+    told = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    rows = list(outcome.rows)
+    for name in SPENT:
+        known = told.get(name, []) if told.get("key") == outcome.key else []
+        spent = known if len(known) == len(rows) else [None] * len(rows)
+        rows = [row | {name: time} for row, time in zip(rows, spent, strict=True)]
+    return outcome._replace(rows=rows)

@@ -107,7 +107,7 @@ def check_case(case: Case) -> None:
         not unused,
         lambda: f"{unused[0]} has no effect on {case.method}, which takes {' and '.join(kind.takes)}: leave it out",
     )
-    require(kind.central is None or not case.objectives, f"{case.method} has no clients: leave out its objectives")
+    require(kind.has_server or not case.objectives, f"{case.method} has no federation: leave out its objectives")
     asked = case.options.get("preset", kind.settings.get("preset"))
     found = case.settings(0, 1)
     if asked not in (None, found.preset_name):

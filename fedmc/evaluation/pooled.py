@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from scipy import sparse
@@ -12,6 +12,8 @@ from fedmc.algorithms.start import scaling_of
 from fedmc.data.partition import Shard, make_shards
 from fedmc.data.ratings import Ratings
 from fedmc.errors import InputError
+from fedmc.evaluation import dp_als, softimpute
+from fedmc.privacy.modes import DP
 from fedmc.problem import subproblem
 from fedmc.problem.losses import Square
 from fedmc.problem.penalties import Fixed, Penalty, l2
@@ -64,9 +66,14 @@ def als(
         before = V
         U = subproblem.exact(by_user, V, U, numbers[0])
         V = subproblem.exact(by_item, U, V, numbers[1])
-        if np.linalg.norm(V - before) <= tolerance * np.linalg.norm(V):
+        if _length(V - before) <= tolerance * _length(V):
             break
     return Fit(subproblem.exact(by_user, V, U, numbers[0]), V, scaling)
+
+
+def _length(V: Array) -> float:
+    """The Frobenius norm, without BLAS, whose threads compete with the kernels."""
+    return float(np.sqrt(np.square(V, dtype=np.float64).sum()))
 
 
 def proximal_gradient(
@@ -114,6 +121,37 @@ def bias_fits(train: Ratings, test: Ratings, weight: float = 4.0) -> Fits:
     """
     shard = _whole(train, test, "float64")
     return [(als(shard, Fixed((0,), (1.0,), l2(weight)), Fixed((1,), (1.0,), l2(weight)), 2), shard)]
+
+
+def soft_impute_fits(train: Ratings, test: Ratings, settings: Settings) -> Fits:
+    """softImpute on what the biases leave, with lambda from the l2 penalties of both sides: as sqrt(users' items')."""
+    weights = [_l2_weight("softImpute", penalty, settings.width) for penalty in settings.penalties(1)]
+    biases, shard = bias_fits(train, test)[0]
+    problem = Problem(shard.by_user, Square(), biases.scaling)
+    fitted, scaled = subproblem.scores(problem, biases.V, biases.U)
+    left = sparse.csr_array((scaled - fitted, shard.by_user.indices, shard.by_user.indptr), shape=shard.by_user.shape)
+    weight = float(np.sqrt(weights[0] * weights[1]))
+    A, B = softimpute.soft_impute(left, settings.rank, weight, seed=settings.seed).factors()
+    return [(Fit(np.hstack([A, biases.U]), np.hstack([B, biases.V]), biases.scaling), shard)]
+
+
+def dp_als_fits(train: Ratings, test: Ratings, settings: Settings) -> Fits:
+    """Private alternating least squares, at the epsilon and delta of the settings; ratings are centred publicly."""
+    shard, privacy = _whole(train, test, "float64"), cast(DP, settings.privacy)
+    scaling = settings.make_algorithm().scaling(settings)
+    assert scaling is not None  # that of privacy="dp" is public
+    weight = _l2_weight("dp-als", settings.penalties(1)[0], settings.width)
+    table = shard.by_user.copy()
+    table.data = (table.data - scaling.mean) / scaling.scale
+    V = dp_als.factors(table, settings.rank, weight, privacy.epsilon, privacy.delta, settings.seed)
+    return [(Fit(dp_als.users(table, V, weight), V, scaling), shard)]
+
+
+def _l2_weight(method: str, penalty: Penalty, width: int) -> float:
+    numbers = subproblem.solvable(Square(), penalty, width)
+    if numbers is None or not numbers.closed or not numbers.l2[numbers.free].all():
+        raise InputError(f"{method} needs l2 penalties, got {penalty}")
+    return float(numbers.l2[numbers.free][0])
 
 
 def rmse_of(fits: Fits) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -19,23 +18,26 @@ import numpy as np
 
 from fedmc.algorithms.objectives import Objective, Objectives, by_number
 from fedmc.algorithms.settings import Settings
-from fedmc.data import partition, splits
+from fedmc.data import partition, prepared_table, splits
 from fedmc.data.datasets import load_source
 from fedmc.data.files import write_whole
 from fedmc.data.given import scale_of, scaled
 from fedmc.data.partition import make_shards
+from fedmc.data.prepared import is_prepared
 from fedmc.data.ratings import Ratings
 from fedmc.errors import Diverged, InputError, require
+from fedmc.evaluation.copies import COPIES, objective_at_copies
 from fedmc.evaluation.harness import NAMES, Parts, ranking_at
-from fedmc.evaluation.outcomes import OUTCOMES, Outcome, Row, file_names, read, store, stored
+from fedmc.evaluation.outcomes import OUTCOMES, SPENT, Outcome, Row, file_names, read, store, stored
 from fedmc.evaluation.study import Case, Study
 from fedmc.training import memory
+from fedmc.training.clocks import Clocks
 from fedmc.training.local import LocalEngine
 from fedmc.training.rounds import Round, rounds
 from fedmc.training.simulation import warm_up
 
 ERRORS = ("objective", "train_rmse", "test_rmse", "nonzeros_users", "nonzeros_items")
-MEASURES = (*ERRORS, *NAMES)
+MEASURES = (*ERRORS, COPIES, *NAMES)
 NO_TEST = "random:0"
 
 OnRound = Callable[[Round, LocalEngine], None]
@@ -107,8 +109,10 @@ def parts_of(study: Study, ratings: Ratings, seed: int) -> Parts:
 
 
 def table_of(study: Study) -> Ratings:
-    """The ratings of the study's source, or the amounts of its events."""
+    """The ratings of the study's source, prepared shards too, or the amounts of its events."""
     group = study.partition.partition(":")[2] if study.partition.startswith("column:") else None
+    if is_prepared(Path(study.source)):
+        return prepared_table.table_of(Path(study.source), group, study.events)
     return load_source(
         study.source, study.columns, query=study.query, times=splits.needs_times(study.test), group=group,
         duplicates=study.duplicates, events=study.events, wide=study.wide,
@@ -122,10 +126,13 @@ def run_case(
     settings = case.kind.suited(case.settings(seed, study.active), parts)
     central = case.kind.central
     if central is not None:
-        began = time.perf_counter()
+        clocks = Clocks()
         found = central(parts, settings)
-        row: Row = {"round": None, "seconds": time.perf_counter() - began, **found}
+        row: Row = {"round": None, **dict(zip(SPENT, clocks.spent(), strict=True)), **found}
         return Outcome(case.label, case.method, seed, key, [row], None)
+    if case.kind.peers is not None:
+        measured: list[Row] = list(case.kind.peers(parts, settings, study.rounds, study.measure_every))
+        return Outcome(case.label, case.method, seed, key, measured, None)
     shards = make_shards(parts.train, parts.owner, settings.dtype, parts.test, events=study.events is not None)
     try:
         memory.check(shards, settings, study.rounds)
@@ -143,15 +150,20 @@ def _measured_rounds(
 ) -> tuple[list[Row], str | None]:
     """The measured rounds of a run, and why it diverged; after the last, models of ratings are ranked too."""
     rows: list[Row] = []
-    seconds, up, down = 0.0, 0, 0
+    seconds, cpu_seconds, up, down = 0.0, 0.0, 0, 0
     last = 1 if settings.make_algorithm().one_pass else study.rounds
+    copies = COPIES in study.drawn
     try:
         for round in itertools.islice(rounds(engine, settings, measure_every=study.measure_every, last=last), last + 1):
-            seconds, up, down = seconds + round.seconds, up + round.bytes_up, down + round.bytes_down
+            seconds, cpu_seconds = seconds + round.seconds, cpu_seconds + round.cpu_seconds
+            up, down = up + round.bytes_up, down + round.bytes_down
             found = round.diagnostics
             if found.objective is not None:
                 measured = {name: getattr(found, name) for name in ERRORS} | (found.ranking or {})
-                rows.append({"round": round.number, "seconds": seconds, "up": up, "down": down} | measured)
+                if copies:
+                    measured[COPIES] = objective_at_copies(engine, round.broadcast)
+                spent: Row = {"round": round.number, "seconds": seconds, "cpu_seconds": cpu_seconds}
+                rows.append(spent | {"up": up, "down": down} | measured)
             on_round(round, engine)
     except Diverged as error:
         return rows, str(error)

@@ -111,7 +111,7 @@ def _tasks(
         for seed in study.seeds:
             for case in study.cases:
                 path = place.folder / ITERATES / f"{place.names[case.label]}-{seed}.npz"
-                iterates = path if plan.iterates and case.kind.central is None else None
+                iterates = path if plan.iterates and case.kind.has_server else None
                 key = study.key(case, seed, source.fingerprint)
                 outcome = stored(place.folder, place.names[case.label], seed, key)
                 if outcome is not None and outcome.rows and iterates is not None and not iterates.exists():

@@ -17,8 +17,8 @@ from fedmc.errors import require
 from fedmc.evaluation import methods
 from fedmc.evaluation.methods import Method
 
-Measure = Literal["objective", "test_rmse", "test_ndcg_20", "nonzeros"]
-Axis = Literal["round", "seconds", "megabytes"]
+Measure = Literal["objective", "objective_at_copies", "test_rmse", "test_ndcg_20", "nonzeros"]
+Axis = Literal["round", "seconds", "cpu_seconds", "megabytes"]
 GROWING = ("cases", "seeds", "title", "figures")  # what may change without a change of outcomes
 
 
@@ -176,6 +176,17 @@ class Study:
         old, new = ({k: v for k, v in one.to_dict().items() if k not in GROWING} for one in (before, self))
         more = all(case in self.cases for case in before.cases) and set(before.seeds) <= set(self.seeds)
         return more and old == new
+
+    @property
+    def drawn(self) -> list[Measure]:
+        """The measures of the figures: what this study is about, the first one first."""
+        return list(dict.fromkeys(panel.y for figure in self.figures for panel in figure.panels))
+
+    @property
+    def by_time(self) -> bool:
+        """Whether this study is about how soon an objective is reached: its figures show it over both clocks."""
+        panels = [panel for figure in self.figures for panel in figure.panels]
+        return {"seconds", "cpu_seconds"} <= {panel.x for panel in panels if panel.y == "objective"}
 
     @property
     def labels(self) -> list[str]:

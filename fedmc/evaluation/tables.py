@@ -13,10 +13,11 @@ import numpy as np
 
 from fedmc.data.files import write_whole
 from fedmc.evaluation.harness import NAMES
-from fedmc.evaluation.outcomes import Outcome, Row
+from fedmc.evaluation.outcomes import SPENT, Outcome, Row, value
 from fedmc.evaluation.runner import ERRORS, MEASURES
 from fedmc.evaluation.study import Goal, Study
 
+OWN = ("objective_at_copies", "nonzeros")  # measures that only the studies have that draw them
 WITHIN = 0.01  # relative distance to the pooled model's measure
 
 
@@ -36,6 +37,8 @@ class Line(NamedTuple):
     seconds: float | None
     diverged: int
     refused: str | None  # why the method cannot run on this data
+    cpu_seconds: float | None
+    own: dict[str, float]  # means of what only some studies are about: "nonzeros", "objective_at_copies", ...
     ranking: dict[str, float]  # means at the end, such as "test_ndcg_20"
 
     @property
@@ -45,7 +48,7 @@ class Line(NamedTuple):
     def record(self) -> dict[str, object]:
         """All fields and metrics by name."""
         plain: dict[str, object] = self._asdict()
-        return {name: plain[name] for name in Line._fields[:-1]} | self.ranking
+        return {name: plain[name] for name in Line._fields[:-2]} | self.own | self.ranking
 
 
 def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]:
@@ -53,16 +56,16 @@ def write(study: Study, outcomes: Sequence[Outcome], folder: Path) -> list[Line]
     lines = summary(study, outcomes)
     measures = [name for name in MEASURES if name in ERRORS or any(name in o.rows[-1] for o in outcomes if o.rows)]
     curves: list[tuple[object, ...]] = [("method", "seed", "round", "bytes_up", "bytes_down", *measures)]
-    times: list[tuple[object, ...]] = [("method", "seed", "round", "seconds")]
+    times: list[tuple[object, ...]] = [("method", "seed", "round", *SPENT)]
     for outcome in outcomes:
         for row in outcome.rows:
             measured = [row.get(name) for name in measures]
             curves.append((outcome.label, outcome.seed, row["round"], row.get("up"), row.get("down"), *measured))
-            times.append((outcome.label, outcome.seed, row["round"], row["seconds"]))
+            times.append((outcome.label, outcome.seed, row["round"], *(row.get(name) for name in SPENT)))
     write_whole(folder / "curves.csv", _csv(curves))
     write_whole(folder / "times.csv", _csv(times))
     fields = dict.fromkeys(name for line in lines for name in line.record())
-    timeless = [name for name in fields if not name.startswith("seconds")]
+    timeless = [name for name in fields if not name.startswith(("seconds", "cpu_seconds"))]
     records = [line.record() for line in lines]
     write_whole(folder / "summary.csv", _csv([timeless, *([one.get(name) for name in timeless] for one in records)]))
     write_whole(folder / "summary.json", json.dumps(records, indent=1).encode())
@@ -74,7 +77,33 @@ def summary(study: Study, outcomes: Sequence[Outcome]) -> list[Line]:
     pooled = next((case.label for case in study.cases if case.kind.is_pooled), None)
     marks = {one.seed: _end(one, study.goal.measure) for one in outcomes if one.label == pooled}
     groups = ([one for one in outcomes if one.label == case.label] for case in study.cases)
-    return [_line(group, study.goal, marks) for group in groups if group]
+    common = _common_objectives(outcomes) if study.by_time else {}
+    return [_line(group, study.goal, marks)._replace(own=_own(group, study.drawn, common)) for group in groups if group]
+
+
+def _own(outcomes: Sequence[Outcome], drawn: Sequence[str], common: dict[int, float]) -> dict[str, float]:
+    """What the study is about: the measures of its figures, and how soon an objective is reached that all reach."""
+    ends = {name: _mean_end(outcomes, name) for name in drawn if name in OWN}
+    if common:
+        reached = [_first_below(outcome, common.get(outcome.seed)) for outcome in outcomes]
+        ends |= {f"{name}_to_common": _mean(reached, name) for name in SPENT}
+    return {name: value for name, value in ends.items() if value is not None}
+
+
+def _common_objectives(outcomes: Sequence[Outcome]) -> dict[int, float]:
+    """By seed, the highest of the final objectives: all cases reach it."""
+    found: dict[int, float] = {}
+    for outcome in outcomes:
+        end = _end(outcome, "objective")
+        if end is not None:
+            found[outcome.seed] = max(end, found.get(outcome.seed, end))
+    return found
+
+
+def _first_below(outcome: Outcome, mark: float | None) -> Row | None:
+    """The first row with an objective of at most the mark."""
+    below = ((row, row.get("objective")) for row in outcome.rows)
+    return next((row for row, value in below if None not in (value, mark) and value <= mark), None)  # type: ignore[operator]
 
 
 def _line(outcomes: Sequence[Outcome], goal: Goal, pooled: dict[int, float | None]) -> Line:
@@ -89,7 +118,7 @@ def _line(outcomes: Sequence[Outcome], goal: Goal, pooled: dict[int, float | Non
             pairs = zip(outcomes, marks, strict=True)
             reached = [_reach(outcome, goal, mark) for outcome, mark in pairs if mark is not None]
     sizes = [_megabytes(outcome.rows[-1]) for outcome in outcomes if federated and outcome.rows]
-    means = {name: _mean_end(outcomes, name) for name in ("test_rmse", "objective", "seconds", *NAMES)}
+    means = {name: _mean_end(outcomes, name) for name in ("test_rmse", "objective", *SPENT, *NAMES)}
     return Line(
         outcomes[0].label,
         len(outcomes),
@@ -104,6 +133,8 @@ def _line(outcomes: Sequence[Outcome], goal: Goal, pooled: dict[int, float | Non
         means["seconds"],
         sum(outcome.diverged is not None for outcome in outcomes),
         next((outcome.refused for outcome in outcomes if outcome.refused is not None), None),
+        means["cpu_seconds"],
+        {},
         {name: value for name in NAMES if (value := means[name]) is not None},
     )
 
@@ -116,7 +147,7 @@ def _mean_end(outcomes: Sequence[Outcome], name: str) -> float | None:
 
 def _end(outcome: Outcome, name: str) -> float | None:
     """A measure after the last round."""
-    return outcome.rows[-1].get(name) if outcome.rows else None
+    return value(outcome.rows[-1], name) if outcome.rows else None
 
 
 def _reach(outcome: Outcome, goal: Goal, mark: float) -> Row | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmc.data.readers.writing import writing_rows
-from fedmc.evaluation.outcomes import Outcome, Row
+from fedmc.evaluation.outcomes import SPENT, Outcome, Row
 from fedmc.evaluation.plan import BUDGET, Part
 from fedmc.evaluation.runner import MEASURES
 from fedmc.evaluation.studies import Finished
@@ -49,10 +49,10 @@ def _with(common: dict[str, Value], row: Row) -> dict[str, Value]:
 
 
 def times(finished: Sequence[Finished]) -> dict[str, list[Value]]:
-    """The seconds of updates up to each measured round."""
-    names = ("data", "part", "case", "seed", "round", "seconds")
+    """The seconds of updates up to each measured round, by the clock and of CPU time."""
+    names = ("data", "part", "case", "seed", "round", *SPENT)
     rows: list[tuple[Value, ...]] = [
-        (one.part.data, one.part.name, outcome.label, outcome.seed, row["round"], row["seconds"])
+        (one.part.data, one.part.name, outcome.label, outcome.seed, row["round"], *(row.get(name) for name in SPENT))
         for one in finished
         for outcome in one.outcomes
         for row in outcome.rows

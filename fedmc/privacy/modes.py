@@ -86,8 +86,8 @@ class Plain(Mode):
 
     def claim(self) -> str:
         return (
-            "privacy plain: ratings or events, and user factors, stay with each client, but the server sees each "
-            "client's messages and can tell from them which items its users rated or had. Nothing is claimed"
+            "privacy plain: nothing is claimed, because the server sees each client's messages and can tell from them "
+            "which items its users rated or had; ratings or events themselves, and user factors, stay with each client"
         )
 
     def check_run(self, clients: int, active: int, rounds: int | None, full: bool) -> None:

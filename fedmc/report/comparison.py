@@ -16,11 +16,16 @@ from fedmc.report.figures import draw, panels, save
 from fedmc.report.legends import NDCG, RMSE
 from fedmc.report.title import data_name
 
+OWN = {
+    "objective_at_copies": "at (U_i, W_i)", "nonzeros": "non-zeros",
+    "cpu_seconds_to_common": "CPU s to common objective", "seconds_to_common": "s to common objective",
+}  # fmt: skip
 HEADINGS = {
     "method": "method", "test_rmse": "test RMSE", "test_ndcg_20": "NDCG@20", "spread": "± over seeds",
-    "gap": "% to pooled", "objective": "objective",
+    "gap": "% to pooled", "objective": "objective", **OWN,
     "rounds_to_1pc": "rounds to 1 %", "megabytes_to_1pc": "MB to 1 %", "seconds_to_1pc": "s to 1 %",
-    "megabytes": "MB in all", "seconds": "s in all", "diverged": "diverged",
+    "megabytes": "MB in all", "seconds": "s in all",
+    "cpu_seconds": "CPU s in all", "diverged": "diverged",
 }  # fmt: skip
 LABELS = {"ndcg": "NDCG", "recall": "Recall", "hit_rate": "HR", "map": "MAP", "mrr": "MRR"}
 RANKING = "All items that a user has not had in training are ranked; those held out are relevant. Means over users."
@@ -38,7 +43,7 @@ def write_report(folder: Path) -> Path:
         save(draw(figure, outcomes, _setting(study)), folder / "figures" / figure.name)
         figures.append(html.drawing(panels(figure, outcomes), figure.title))
     records = [line.record() for line in lines if line.refused is None]
-    shown = [name for name in HEADINGS if any(record.get(name) not in (None, 0) for record in records)]
+    shown = [name for name in headings_of(study) if any(record.get(name) not in (None, 0) for record in records)]
     rows = [[record.get(name) for name in shown] for record in records]
     body = [
         html.summary(describe(study, outcomes, lines)),
@@ -56,6 +61,12 @@ def write_report(folder: Path) -> Path:
     path = folder / "report.html"
     path.write_text(html.page(study.title, _about(study), body), encoding="utf-8")
     return path
+
+
+def headings_of(study: Study) -> list[str]:
+    """The columns of the table, with what the study's figures show first, and how soon if they show it by time."""
+    soon = [name for name in OWN if name.endswith("_to_common")] if study.by_time else []
+    return list(dict.fromkeys(["method", *soon, *study.drawn, *HEADINGS]))
 
 
 def _legend(study: Study) -> list[str]:

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmc.errors import quoted, require
-from fedmc.evaluation.outcomes import Outcome
+from fedmc.evaluation.outcomes import Outcome, value
 from fedmc.evaluation.study import Figure, Panel
 from fedmc.training.rounds import Round
 
@@ -28,9 +28,11 @@ CLOSE = 0.1  # ends in less than this share of the axis are magnified
 FEW = 30  # points of a curve that are marked one by one
 INK = "#5f6b7a"  # replaced by the page's text colour in the report
 AXES = {
-    "objective": "objective F(U, V)", "test_rmse": "test RMSE", "test_ndcg_20": "test NDCG@20",
+    "objective": "objective F(U, V)", "objective_at_copies": "objective F(U_i, W_i)",
+    "test_rmse": "test RMSE", "test_ndcg_20": "test NDCG@20",
     "nonzeros": "share of non-zeros in U and V",
-    "round": "communication round", "seconds": "seconds of updates", "megabytes": "MB travelled, both ways",
+    "round": "communication round", "seconds": "seconds of updates", "cpu_seconds": "CPU seconds of updates",
+    "megabytes": "MB travelled, both ways",
 }  # fmt: skip
 STYLE: dict[Any, Any] = {  # matplotlib types the keys as a Literal of all its settings
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
@@ -67,7 +69,7 @@ def _draw_panel(place: Axes, panel: Panel, labels: Sequence[str], outcomes: Sequ
     place.set_ylabel(AXES[panel.y])
     if panel.x == "round":
         place.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if panel.y == "objective":
+    if panel.y.startswith("objective"):
         place.set_yscale("log")
     elif panel.y == "test_rmse":
         _magnify_ends(place, panel, groups)
@@ -113,16 +115,6 @@ def _magnify_ends(place: Axes, panel: Panel, groups: Mapping[str, Sequence[Outco
         inset.set_ylim(low - 0.08 * (top - low), top)
         inset.set_title("magnified", fontsize=8)
         inset.tick_params(labelsize=8)
-
-
-def value(row: Mapping[str, float | None], name: str) -> float | None:
-    """A measure of a row: stored, or derived from others."""
-    if name == "megabytes":
-        return ((row["up"] or 0) + (row["down"] or 0)) / 1e6
-    if name == "nonzeros":
-        users, items = row.get("nonzeros_users"), row.get("nonzeros_items")
-        return None if users is None or items is None else (users + items) / 2
-    return row.get(name)
 
 
 def save(canvas: Canvas, stem: Path) -> list[Path]:
@@ -189,7 +181,7 @@ def _draw_levels(
     low, high = min(ends), max(ends)
     margin = max(high - low, 0.05 * abs(high), 1e-9)
     bottom, top = place.get_ylim()
-    place.set_ylim(max(bottom, low - 0.5 * margin), min(top, high + margin))
+    place.set_ylim(max(bottom, low - 0.5 * margin), top if top <= high + 2 * margin else high + margin)
 
 
 def dots(rows: Sequence[tuple[str, float, float]], names: tuple[str, str], x: str) -> Canvas:

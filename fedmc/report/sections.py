@@ -31,7 +31,8 @@ def trained_on(run: Finished) -> str:
 
 def _counted(found: Counts, unit: str) -> dict[str, object]:
     what, aside = "events" if found.events else "ratings", found.test + found.validation
-    values: dict[str, object] = {"users": f"{found.users:,}", "items": f"{found.items:,}", what: f"{found.ratings:,}"}
+    counted = f"{found.ratings:,} to train on" if aside else f"{found.ratings:,}"
+    values: dict[str, object] = {"users": f"{found.users:,}", "items": f"{found.items:,}", what: counted}
     if found.lowest is not None:
         values[what] += f", from {found.lowest:g} to {found.highest:g} {unit}"  # type: ignore[operator]
     values["organisations"] = f"{found.clients:,} (clients), simulated on one machine"
@@ -90,7 +91,9 @@ def _curve(run: Finished) -> list[str]:
     label = f"{best.label} ({unit})" if unit else best.label
     canvas = plot(best.points, "communication round", label, best=best.best, levels=levels)
     save(canvas, run.folder / "figures" / "quality")
-    caption = f"{best.in_words(unit)} {best.chosen_by}"
+    above = max(value for _, value in best.points) > canvas.axes[0].get_ylim()[1]
+    cut = " The curve begins far above the drawing, which leaves that part out." if above else ""
+    caption = f"{best.in_words(unit)} {best.chosen_by}{cut}"
     return [html.drawing([inline_svg(canvas, f"{best.label} by round, the best one marked")], caption)]
 
 

@@ -8,6 +8,7 @@ from fedmc.evaluation.baselines import Baselines
 from fedmc.problem.ranking import beside
 from fedmc.report.legends import NDCG
 from fedmc.report.run_folder import Finished, Record
+from fedmc.report.title import organisations
 
 OF_RATINGS = (
     "Here a list of the most popular items matches better: a model of ratings knows how much users like what they "
@@ -36,13 +37,14 @@ def against(found: Baselines, error: float | None, unit: str) -> list[str]:
     what, unit = ("error", f" {unit}") if of_errors else ("NDCG@20", "")
     said = []
     if found.biases is not None and error is not None:
-        told = f"Biases only, which predict by averages of users and items, have {found.biases:.4f}{unit}"
+        told = f"Predictions by averages of users and items (biases only) have an {what} of {found.biases:.4f}{unit}"
         said.append(f"{told}: the model's error is {change(error, found.biases)}.")
     if found.alone is not None and found.together is not None:
         told = f"Organisations that train alone have an {what} of {found.alone:.4f}{unit}"
         said.append(f"{told}: together, it is {change(found.together, found.alone)}{_where(found)}.")
     if found.pooled is not None:
-        said.append(f"The same model on all data in one place, which nobody could share, has {found.pooled:.4f}{unit}.")
+        told = "The same model on all data in one place, which organisations may not be able to share,"
+        said.append(f"{told} has an {what} of {found.pooled:.4f}{unit}.")
     return said
 
 
@@ -70,8 +72,9 @@ def traffic(run: Finished) -> str:
     up, down = (sum(record[name] for record in run.history.rounds) / 1e6 for name in ("bytes_up", "bytes_down"))
     seconds = sum(record["seconds"] for record in run.history.rounds)
     return (
-        f"{run.settings.get('clients')} clients sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
-        f"{seconds:,.1f} seconds. {run.privacy.server_saw()} Ratings, events and user factors never left a client."
+        f"{organisations(run.settings)} sent {up:,.1f} MB and received {down:,.1f} MB in all; the updates took "
+        f"{seconds:,.1f} seconds. {run.privacy.server_saw()} Ratings, events and user factors (what the model knows of "
+        "each user) never left a client."
     )
 
 

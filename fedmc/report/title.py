@@ -11,6 +11,10 @@ from fedmc.errors import printable
 
 GENERIC = {"ratings", "events", "data", "train", "table", "shards", "prepared"}
 LONGEST = 60  # characters of a data set's name
+FILMS = {
+    "demo": "MovieLens, the demo set", "ml-latest-small": "MovieLens, latest small",
+    **{f"ml-{size}": f"MovieLens {size.upper()}" for size in ("100k", "1m", "10m", "20m", "25m", "32m")},
+}  # fmt: skip
 
 
 def of_run(settings: Mapping[str, object], events: bool) -> str:
@@ -20,13 +24,13 @@ def of_run(settings: Mapping[str, object], events: bool) -> str:
 
 
 def data_name(source: object, events: bool) -> str:
-    """The data in a few words, such as "Ratings of ml-1m"."""
+    """The data in a few words, such as "Ratings of north"."""
     what = "Events" if events else "Ratings"
     text = str(source or "")
     if text.startswith("like:"):
         return f"Synthetic {what.lower()} like {printable(text.removeprefix('like:'))}"
-    if text in ("demo", "ml-100k", "ml-1m", "ml-10m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small"):
-        return f"Film {what.lower()} of {text}"
+    if text in FILMS:
+        return f"Film {what.lower()} ({FILMS[text]})"
     name = _stem(text)
     return what if not name or name.lower() in GENERIC else f"{what} of {name}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from fedmc.privacy.secagg.cohorts import Turn
 from fedmc.problem.scaling import Scaling
 from fedmc.training import side
 from fedmc.training.aggregation import aggregation_of, check_everybody, check_run
+from fedmc.training.clocks import Clocks
 from fedmc.training.diagnostics import Certificate, Diagnostics, Measured, diagnose, from_sums
 from fedmc.training.engine import Engine
 from fedmc.training.sampling import sampler_of
@@ -42,6 +42,7 @@ class Round(NamedTuple):
     bytes_measured: int  # in both directions, for diagnostics
     diagnostics: Diagnostics
     broadcast: Broadcast  # with the V after the round
+    cpu_seconds: float = 0.0  # of this process and all its threads, as `seconds`
 
     @property
     def V(self) -> Array:
@@ -119,7 +120,7 @@ def rounds(
         start = plan.diagnose(broadcast, server, None).diagnostics.objective
     while True:
         number += 1
-        began, before, traffic = time.perf_counter(), server.V, Traffic(engine)
+        began, before, traffic = Clocks(), server.V, Traffic(engine)
         asked = broadcast._replace(task="round", round=number, measured=plan.due_with(waiting))
         server, participants, following = one_round(traffic, asked, server, plan.participants(number))
         if waiting is not None:
@@ -127,13 +128,12 @@ def rounds(
             start = waiting.diagnostics.objective if start is None else start
             yield _not_diverged(engine, waiting, start)
         broadcast = broadcast._replace(V=following.V, shared=following.shared, round=number)
-        seconds = time.perf_counter() - began
+        seconds, cpu_seconds = began.spent()
         on_checkpoint(Checkpoint(number, broadcast, server, start))
         waits = plan.rides and number != last
         measured = plan.report(broadcast, server, None if waits else before, now=not waits)
-        ended = Round(
-            number, engine.clients, participants, seconds, traffic.down, traffic.up, *measured[::-1], broadcast
-        )
+        sent = traffic.down, traffic.up
+        ended = Round(number, engine.clients, participants, seconds, *sent, *measured[::-1], broadcast, cpu_seconds)
         waiting = ended if waits else None
         if not waits:
             yield _not_diverged(engine, ended, start)
@@ -217,18 +217,18 @@ def _closing(plan: _Plan, checkpoint: Checkpoint) -> Round:
 def _opening(plan: _Plan, on_checkpoint: Callable[[Checkpoint], None]) -> tuple[Checkpoint, Round]:
     """Start-up, reported as round 0."""
     engine, settings = plan.engine, plan.certificate.settings
-    began, traffic = time.perf_counter(), Traffic(engine)
+    began, traffic = Clocks(), Traffic(engine)
     first = plan.participants(1) or (0,)
     broadcast, server = start_up(traffic, settings, first, plan.previous)
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = began.spent()
     on_checkpoint(Checkpoint(0, broadcast, server))
     measured = Measured() if plan.rides else plan.diagnose(broadcast, server, None)
     checkpoint = Checkpoint(0, broadcast, server, measured.diagnostics.objective)
     on_checkpoint(checkpoint)
     everyone = tuple(range(engine.clients)) if server.seen else ()
     down, up = traffic.down, traffic.up
-    found = Round(0, engine.clients, everyone, seconds, down, up, measured.nbytes, measured.diagnostics, broadcast)
-    return checkpoint, found
+    told = measured.nbytes, measured.diagnostics, broadcast
+    return checkpoint, Round(0, engine.clients, everyone, seconds, down, up, *told, cpu_seconds)
 
 
 def start_up(traffic: Traffic, settings: Settings, first: Sequence[int], previous: Previous | None = None) -> Start:

@@ -31,6 +31,7 @@ ALLOWED = (
     "algorithms/curvature.py",
     "algorithms/denoise.py",
     "algorithms/exact.py",
+    "algorithms/fedadmm.py",
     "algorithms/fedavg.py",
     "algorithms/fedmavg.py",
     "algorithms/fedmgs.py",
@@ -69,15 +70,15 @@ WORDS = {
     "plain", "secagg", "dp", "dp+secagg", "dp-secagg",
     "linearised", "exact", "curvature", "clipped",
     "fedmc", "fedmc-admm", "fedmc-exact", "fedmc-paper", "fedmc-curvature", "fedmavg", "fedmavg-printed", "fedmgs",
-    "fedavg", "fedprox", "scaffold",
+    "fedavg", "fedprox", "scaffold", "fedadmm",
     "paper", "fast",
 }  # fmt: skip
 CLASSES = {
     "Tied", "TiedRated", "Fitted", "Counted", "Users",
     "ADMMState", "SparseADMMState", "CurvatureState", "FixedPointState", "PrivateState",
-    "Method", "Algorithm", "Private", "FedMAvg", "FedMGS", "FedAvg", "FedProx", "Scaffold", "Linearised", "Exact",
-    "Curvature", "FedMCADMM", "Plain", "SecAgg", "DP", "DPSecAgg", "Privacy", "Aggregation", "PlainSum", "ClippedSum",
-    "SecureSum",
+    "Method", "Algorithm", "Private", "FedMAvg", "FedMGS", "FedAvg", "FedProx", "Scaffold", "FedADMM", "Linearised",
+    "Exact", "Curvature", "FedMCADMM", "Plain", "SecAgg", "DP", "DPSecAgg", "Privacy", "Aggregation", "PlainSum",
+    "ClippedSum", "SecureSum",
 }  # fmt: skip
 ASKING = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmc.errors import FedmcError
+from fedmc.federation.pages.clean import number
 from fedmc.federation.pages.history import Curve
 from fedmc.federation.pages.runs import FoundRun, Listed, Runs, changed
 from fedmc.federation.presence import Presence
@@ -49,7 +50,8 @@ class RunView(NamedTuple):
     curves: list[Curve]
     claim: str
     promise: str
-    epsilon: float | None
+    epsilon: float | None  # spent so far
+    budget: float | None  # epsilon of the whole run; None without differential privacy
     errors: list[Problem]  # the latest first
     has_model: tuple[str, ...]
     last_round: float | None  # when it ended
@@ -122,6 +124,6 @@ def _run_view(run: FoundRun) -> RunView:
     errors = [Problem(*one) for one in reversed(run.absent)][:ERRORS]
     return RunView(
         run.name, run.state, run.why, run.round, run.plan.rounds, left, history.bytes_up, history.bytes_down,
-        history.shown(), privacy.claim(), promise, history.epsilon, errors, run.has_model,
-        history.written or None,
+        history.shown(), privacy.claim(), promise, history.epsilon, number(privacy.words().get("epsilon")), errors,
+        run.has_model, history.written or None,
     )  # fmt: skip

@@ -21,11 +21,12 @@ function drawRun(run) {
   byId("bar").value = run && run.rounds ? Math.min(1, run.round / run.rounds) : 0;
   const wait = run && run.state === "running" ? (run.seconds_left === null ? "no estimate yet" : `about ${span(run.seconds_left)} left`) : "";
   say("left", wait || (run && run.last_round !== null ? `last round ${day(run.last_round)}` : "\u00a0"));
-  say("up", run ? `${bytes(run.bytes_up)} up` : "–");
-  say("down", run ? `${bytes(run.bytes_down)} down` : "\u00a0");
-  say("epsilon", !run ? "–" : run.epsilon === null ? "none" : run.epsilon.toPrecision(3));
-  say("claim", run ? run.claim : "–");
-  say("promise", run ? run.promise : "");
+  say("up", run ? bytes(run.bytes_up) : "–");
+  say("down", run ? `${bytes(run.bytes_down)} sent to organisations` : "\u00a0");
+  say("epsilon", !run ? "–" : run.budget === null ? "off" : `epsilon ${(run.epsilon ?? 0).toPrecision(3)}`);
+  say("spent", run && run.budget !== null ? `spent of ${run.budget}` : "\u00a0");
+  say("claim", run ? sentence(run.claim) : "–");
+  say("promise", run ? sentence(run.promise) : "");
   byId("why").hidden = !(run && run.why);
   say("why", run ? run.why : "");
   rows("errors", (run ? run.errors : []).map((one) => {
@@ -46,7 +47,7 @@ function draw(found) {
     if (one.since !== null) cell.append(make("div", `for ${ago(one.since)}`, "soft"));
     return [name, cell, make("td", one.heard === null ? "" : `${ago(one.heard)} ago`, "tight")];
   }));
-  say("certificate", found.certificate === null ? "\u00a0" : `certificate until ${new Date(found.certificate * 1000).toLocaleDateString()}`);
+  say("certificate", found.certificate === null ? "\u00a0" : `The server's certificate is valid until ${date(found.certificate)}.`);
   rows("runs", found.runs.map((one) => {
     let report = "";
     if (one.report.startsWith("/runs/")) {

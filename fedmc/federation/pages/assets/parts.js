@@ -38,6 +38,8 @@ function span(seconds) {
 
 const ago = (at) => at === null ? "" : span(Date.now() / 1000 - at);
 const count = (number) => number.toLocaleString();
+const date = (at) => new Date(at * 1000).toLocaleDateString(undefined, { dateStyle: "medium" });
+const sentence = (text) => text && `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`;
 const day = (at) => at === null ? "" : new Date(at * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 function line(tag, attributes, text) {
@@ -76,6 +78,7 @@ function chart(curve, width) {
   const end = curve.points[curve.points.length - 1];
   svg.append(line("circle", { class: "dot", cx: x(end[0]), cy: y(end[1]), r: 3.5 }));
   const figure = document.createElement("figure");
-  figure.append(make("figcaption", `${curve.label} ${end[1].toFixed(4)} in round ${end[0]}`), svg);
+  const better = curve.label.endsWith("RMSE") ? "lower" : "higher";
+  figure.append(make("figcaption", `${curve.label} ${end[1].toFixed(4)} in round ${end[0]} (${better} is better)`), svg);
   return figure;
 }
