@@ -100,11 +100,13 @@ def _folder(place: Path) -> Iterator[Path]:
 def _start(cpus: int | None, temporary: Path) -> None:
     """A cluster of this machine, which listens on the loopback interface."""
     memory = min(STORE, shutil.disk_usage(SHARED_MEMORY).free // 2) if SHARED_MEMORY.is_dir() else STORE
-    library.ray().init(
-        address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=memory, _node_ip_address=LOOPBACK,
-        _temp_dir=str(temporary),
-    )  # fmt: skip
+    try:
+        library.ray().init(
+            address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+            object_store_memory=memory, _node_ip_address=LOOPBACK, _temp_dir=str(temporary),
+        )  # fmt: skip
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"Ray does not start on this machine: {_first_line(error)}") from None
 
 
 def _join(address: str) -> None:
@@ -117,8 +119,11 @@ def _join(address: str) -> None:
             socket.create_connection((host, int(port)), ANSWER).close()
         library.ray().init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error).split("\n", 1)[0]
-        raise InputError(f"no Ray cluster answers at {address!r} ({why}): {CURE}") from None
+        raise InputError(f"no Ray cluster answers at {address!r} ({_first_line(error)}): {CURE}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).split("\n", 1)[0]
 
 
 @contextmanager

@@ -44,8 +44,15 @@ class Waiting(NamedTuple):
 
 
 class Worker:
+    """It opens its files at its first call, which can report what is wrong with them."""
+
     def __init__(self, packed: Packed) -> None:
-        work: Work = unpack(packed)
+        self._packed: Packed | None = packed
+
+    def _open(self) -> None:
+        if self._packed is None:
+            return
+        work: Work = unpack(self._packed)
         ours = f"the workers have fedmc {fedmc.__version__}, the driver {work.version}: install the same everywhere"
         require(work.version == fedmc.__version__, ours)
         self._work, self._journal = work, Journal(work.checkpoints)
@@ -54,9 +61,11 @@ class Worker:
         self._members = Members(shards, self._states, work.objectives)
         self._done = self._journal.replay(self._members)
         self._waiting: Waiting | None = None
+        self._packed = None
 
     def reply(self, question: Question, broadcast: Packed) -> Packed:
         """The clients' replies, added up as far as they can be; their new states wait for `commit`."""
+        self._open()
         return pack(self._reply(question, unpack(broadcast)))
 
     def _reply(self, question: Question, broadcast: Broadcast) -> Answer:
@@ -72,6 +81,7 @@ class Worker:
 
     def commit(self, question: Question, broadcast: Packed, factors: Mapping[int, float]) -> list[int]:
         """Keep the states of this question's replies; returns the clients that have none then."""
+        self._open()
         if question.number > self._done:
             if self._waiting is None or self._waiting.number != question.number:
                 self._reply(question, unpack(broadcast))
@@ -85,10 +95,12 @@ class Worker:
 
     def rollback(self, number: int) -> None:
         """Restore the states before the last round."""
+        self._open()
         if number > self._done:
             self._keep(Entry(number, None, {}))
 
     def states(self, clients: list[int]) -> Packed:
+        self._open()
         return pack([self._states[client] for client in clients])
 
     def _keep(self, entry: Entry) -> None:
