@@ -14,7 +14,7 @@ from fedmc.algorithms.settings import Settings
 from fedmc.data.partition import make_shards
 from fedmc.errors import DataError, Diverged, InputError
 from fedmc.training import tree
-from fedmc.training.distributed import library
+from fedmc.training.distributed import library, worker
 from fedmc.training.distributed.engine import divided
 from fedmc.training.distributed.hosts import WorkerError
 from fedmc.training.engines import Local, OnRay, as_engine, chosen_engine
@@ -33,6 +33,7 @@ FATES = ("lost before", "lost after", "result lost")
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(tree, "MIN_BLOCK", 2)
+    monkeypatch.setattr(worker, "KEPT", 0)  # pages are dropped after every reply
 
 
 def shards_of(clients: int = CLIENTS, dtype: str = "float64"):

@@ -55,15 +55,37 @@ def write(path: Path, shards: Mapping[int, Shard]) -> None:
     path.write_bytes(pickle.dumps((content, places)))
 
 
-def read(path: Path) -> dict[int, Shard]:
-    """The shards that `write` wrote, with their arrays memory-mapped."""
+class Mapped(NamedTuple):
+    """Shards whose arrays are memory-mapped."""
+
+    shards: dict[int, Shard]
+    files: list[MappedFile]
+
+    def release(self) -> None:
+        """Drop the pages that were read from this process's memory; what is read again is mapped again.
+
+        Nothing writes to shards: what was written would be lost.
+        """
+        for file in self.files:
+            file.madvise(mmap.MADV_DONTNEED)
+
+
+def nbytes(shard: Shard) -> int:
+    """Bytes that an update reads of a shard, about."""
+    return 2 * int(shard.by_user.nnz) * int(shard.by_user.data.itemsize + shard.by_user.indices.itemsize)
+
+
+def read(path: Path) -> Mapped:
+    """The shards that `write` wrote."""
     try:
         content, places = pickle.loads(path.read_bytes())
-        files = {name: memoryview(map_file(Path(name))) for name in {place.file for place in places if place.nbytes}}
+        files = {name: map_file(Path(name)) for name in {place.file for place in places if place.nbytes}}
     except OSError as error:
         cure = "all machines must see it under the same path"
         raise DataError(f"a worker cannot read {error.filename}, {error.strerror}: {cure}") from None
-    return cast("dict[int, Shard]", pickle.loads(content, buffers=[_bytes(place, files) for place in places]))
+    views = {name: memoryview(file) for name, file in files.items()}
+    shards = pickle.loads(content, buffers=[_bytes(place, views) for place in places])
+    return Mapped(cast("dict[int, Shard]", shards), list(files.values()))
 
 
 def _bytes(place: Place, files: Mapping[str, memoryview]) -> memoryview | bytearray:

@@ -6,7 +6,7 @@ worker that is started anew reads its checkpoints, and so continues with the bit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ from fedmc.training.distributed.journal import Entry, Journal, apply
 from fedmc.training.distributed.messages import Answer, Packed, Question, computed, pack, unpack
 from fedmc.training.members import Members, Pending
 from fedmc.training.sums import Aggregation
+from fedmc.training.tree import Piece
+
+KEPT = 1 << 30  # bytes of shards that stay mapped, about
 
 
 class Work(NamedTuple):
@@ -56,9 +59,9 @@ class Worker:
         ours = f"the workers have fedmc {fedmc.__version__}, the driver {work.version}: install the same everywhere"
         require(work.version == fedmc.__version__, ours)
         self._work, self._journal = work, Journal(work.checkpoints)
-        shards = shared.read(work.shards)
-        self._states: Pending = dict.fromkeys(shards)
-        self._members = Members(shards, self._states, work.objectives)
+        self._mapped = shared.read(work.shards)
+        self._states: Pending = dict.fromkeys(self._mapped.shards)
+        self._members = Members(self._mapped.shards, self._states, work.objectives)
         self._done = self._journal.replay(self._members)
         self._waiting: Waiting | None = None
         self._packed = None
@@ -73,11 +76,21 @@ class Worker:
         whole = question.share.whole(len(question.clients))
         with threads.limited(self._work.threads):
             replies = self._members.replies(broadcast, question.clients, question.share, aggregation, pending)
-            pieces = aggregation.condense(replies, whole, broadcast, self._work.items)
+            pieces = aggregation.condense(self._released(replies), whole, broadcast, self._work.items)
             found = [computed(piece) for piece in pieces]
         self._waiting = Waiting(question.number, broadcast.task, aggregation, pending)
         changed = any(state is not self._states[client] for client, state in pending.items())
         return Answer(found, changed or broadcast.task in STATEFUL_TASKS)
+
+    def _released(self, replies: Iterator[Piece]) -> Iterator[Piece]:
+        """The replies; what was read of the shards for them leaves memory now and then."""
+        read = 0
+        for piece in replies:
+            yield piece
+            read += shared.nbytes(self._mapped.shards[piece.client])
+            if read > KEPT:
+                self._mapped.release()
+                read = 0
 
     def commit(self, question: Question, broadcast: Packed, factors: Mapping[int, float]) -> list[int]:
         """Keep the states of this question's replies; returns the clients that have none then."""
