@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -132,7 +133,8 @@ def kill_a_worker(chance: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 class TestMachines:
-    @pytest.mark.parametrize("given", [GIVEN[0], *(pytest.param(one, marks=pytest.mark.nightly) for one in GIVEN[1:])])
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("given", GIVEN)
     def test_three_machines_give_the_bits_of_the_local_engine(self, machines, given):
         settings = settings_for(given)
         with OnRay(workers=3).open(federation().shards, None, {}) as engine:
@@ -178,10 +180,13 @@ def test_a_run_of_the_command_line_leaves_nothing(tmp_path):
     lines = [f"u{u},i{i},{v}" for u, i, v in zip(*ratings.matrix.tocoo().coords, ratings.matrix.data, strict=True)]
     (tmp_path / "ratings.csv").write_text("\n".join(["user,item,rating", *lines]))
     words = ["train", "ratings.csv", "--rounds", "2", "--clients", "20", "--rank", "2", "--seed", "1"]
-    run = [sys.executable, "-m", "fedmc", *words, "--engine", "ray", "--workers", "2", "--out", "on-ray"]
+    run = [sys.executable, "-m", "fedmc", *words, "--engine", "ray", "--workers", "2", "--out", "on-ray", "--json"]
     (tmp_path / "t").mkdir()
     there = {"cwd": tmp_path, "env": os.environ | {"TMPDIR": str(tmp_path / "t")}}
-    with subprocess.Popen(run, **there, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with (
+        open(tmp_path / "stderr.txt", "w") as notes,
+        subprocess.Popen(run, **there, stdout=subprocess.PIPE, stderr=notes, text=True) as process,
+    ):
         seen, open_to = {}, set()
         while process.poll() is None:
             for child in psutil.Process(process.pid).children(recursive=True):
@@ -191,7 +196,8 @@ def test_a_run_of_the_command_line_leaves_nothing(tmp_path):
                     open_to |= {one.laddr.ip.removeprefix("::ffff:") for one in listening}
             time.sleep(0.3)
         said = process.stdout.read()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, (tmp_path / "stderr.txt").read_text()
+    assert json.loads(said)["rounds"] == 2
     assert len(seen) > 3
     assert open_to == {"127.0.0.1"}
     assert not [pid for pid, born in seen.items() if _lives(pid, born)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def joined(address: str | None, cpus: int | None, shared: Path | None) -> Iterat
         if ours:
             with _signals():
                 _start(cpus, temporary) if address is None else _join(address)
+            _silence()
         try:
             machines = [node for node in ray.nodes() if node["Alive"]]
             several = len({node["NodeManagerAddress"] for node in machines}) > 1
@@ -120,6 +122,13 @@ def _join(address: str) -> None:
         library.ray().init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"no Ray cluster answers at {address!r} ({_first_line(error)}): {CURE}") from None
+
+
+def _silence() -> None:
+    """Ray prints what it starts again on standard output, which is for results."""
+    said: Any = sys.modules.get("ray._private.worker")
+    if hasattr(said, "_worker_logs_enabled"):
+        said._worker_logs_enabled = False
 
 
 def _first_line(error: Exception) -> str:
