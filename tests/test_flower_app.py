@@ -60,10 +60,10 @@ class OneProcess:
     """Flower's Grid, with all clients in this process; replies come in another order than the messages."""
 
     def __init__(self, app, config):
-        self.app, self.asked = app.client_app.app, 0
+        self.app, self.asked, clients = app.client_app.app, 0, config["clients"]
         self.contexts = {
-            100 + k: Context(1, 100 + k, {"partition-id": (k + 1) % CLIENTS}, RecordDict(), config)
-            for k in range(CLIENTS)
+            100 + k: Context(1, 100 + k, {"partition-id": (k + 1) % clients}, RecordDict(), config)
+            for k in range(clients)
         }
 
     def get_node_ids(self):
@@ -76,7 +76,7 @@ class OneProcess:
 
 def simulated(app, config):
     settings = app.task.settings_of(config)
-    engine = LocalEngine([app.task.shard_of(config, client) for client in range(CLIENTS)])
+    engine = LocalEngine([app.task.shard_of(config, client) for client in range(config["clients"])])
     found = islice(rounds(engine, settings, measure_every=config["measure-every"]), config["rounds"] + 1)
     told = [(one.number, one.diagnostics) for one in found]
     return [
@@ -86,9 +86,12 @@ def simulated(app, config):
     ]
 
 
-@pytest.mark.parametrize("algorithm", ["linearised", "fedmavg", "exact"])
-def test_gives_the_numbers_of_the_simulation(app, config, algorithm):
-    config["algorithm"] = algorithm
+@pytest.mark.parametrize(
+    ("algorithm", "clients"), [("linearised", 3), ("fedmavg", 3), ("exact", 3), ("linearised", 20)]
+)
+def test_gives_the_numbers_of_the_simulation(app, config, algorithm, clients):
+    """More than 16 clients are added in a tree."""
+    config |= {"algorithm": algorithm, "clients": clients, "active": clients - 1}
     grid = OneProcess(app, config)
     app.server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
     found = json.loads(Path(config["out"]).read_text())

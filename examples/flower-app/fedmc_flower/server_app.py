@@ -13,7 +13,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fedmc import Settings
-from fedmc.algorithms.messages import Broadcast, Sums, add_up
+from fedmc.algorithms.messages import Broadcast, Sums
+from fedmc.training import tree
 from fedmc.training.rounds import rounds
 
 from .task import reply_of, settings_of, to_record
@@ -59,11 +60,11 @@ class FlowerEngine:
         return set(self.nodes)
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
-        """The sum of the clients' replies, added in the order of their numbers."""
+        """The sum of the clients' replies, added in the order of every engine."""
         kind = "evaluate" if broadcast.task == "measure" else "train"
-        record = to_record(broadcast)
-        replies = self._replies([Message(record, self.nodes[i], kind) for i in sorted(clients)])
-        return add_up(reply_of(replies[self.nodes[i]]) for i in sorted(clients))
+        record, asked = to_record(broadcast), sorted(clients)
+        replies = self._replies([Message(record, self.nodes[i], kind) for i in asked])
+        return tree.total(tree.pieces(((i, reply_of(replies[self.nodes[i]])) for i in asked), asked))
 
     def _replies(self, messages: list[Message]) -> dict[int, RecordDict]:
         replies = list(self.grid.send_and_receive(messages))
