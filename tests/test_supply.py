@@ -19,7 +19,7 @@ from fedmc.federation.setup.deployment import LOCKED
 ROOT = Path(__file__).parents[1]
 HANDOVER = ROOT / "fedmc" / "federation" / "setup" / "handover"
 EXTRAS = ("flower", "dp", "postgres")
-BROUGHT = ("demo", "mlflow", "serve", "duckdb", "sklearn", "faiss", "onnx", "ray")  # extras that no image of a node needs
+BROUGHT = ("demo", "mlflow", "serve", "duckdb", "sklearn", "faiss", "onnx", "ray")  # no image of a node needs them
 
 
 def locked():
