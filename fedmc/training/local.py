@@ -8,18 +8,17 @@ from pathlib import Path
 
 from fedmc.algorithms.messages import Broadcast, Sums
 from fedmc.algorithms.objectives import Objective
-from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.errors import require
 from fedmc.training.aggregation import aggregation_of
-from fedmc.training.members import Members, Pending
+from fedmc.training.members import Everybody, Members, Pending
 from fedmc.training.spill import SpilledStates
 from fedmc.training.tree import Share
 from fedmc.types import Array
 
 
-class LocalEngine(Members):
+class LocalEngine(Everybody, Members):
     """The clients' shards and states; replies are added in the order of a fixed tree.
 
     With `spill`, the states are kept in this folder instead of in memory. `objectives` are those of single clients.
@@ -34,22 +33,6 @@ class LocalEngine(Members):
         if spill is not None:
             self.states = SpilledStates(spill, len(self.shards))
         super().__init__(self.shards, self.states, objectives)
-
-    @property
-    def clients(self) -> int:
-        return len(self.shards)
-
-    @property
-    def items(self) -> int:
-        return int(self.shards[0].by_user.shape[1])
-
-    simulated = True
-
-    def measures_ride(self, settings: Settings) -> bool:
-        return False
-
-    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
-        return [range(self.clients)]
 
     def ask(self, broadcast: Broadcast, clients: Sequence[int]) -> Sums:
         """The sum of the clients' replies. All new states are kept or, if one client fails, none."""

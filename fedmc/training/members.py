@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from fedmc.algorithms.client import can_batch, respond_together
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.algorithms.objectives import Objective, OwnObjective
+from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data.partition import Shard
 from fedmc.kernels import threads
@@ -27,6 +28,27 @@ class ByClient(Protocol[T_co]):
 
 class Writable(ByClient[State | None], Protocol):
     def __setitem__(self, client: int, state: State | None, /) -> None: ...
+
+
+class Everybody:
+    """What every engine of a simulation says of its clients."""
+
+    shards: Sequence[Shard]
+    simulated = True
+
+    @property
+    def clients(self) -> int:
+        return len(self.shards)
+
+    @property
+    def items(self) -> int:
+        return int(self.shards[0].by_user.shape[1])
+
+    def measures_ride(self, settings: Settings) -> bool:
+        return False
+
+    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
+        return [range(self.clients)]
 
 
 class Members:

@@ -19,7 +19,6 @@ import numpy as np
 import fedmc
 from fedmc.algorithms.messages import STATEFUL_TASKS, Broadcast, Sums
 from fedmc.algorithms.objectives import Objective
-from fedmc.algorithms.settings import Settings
 from fedmc.algorithms.state import State
 from fedmc.data import shared
 from fedmc.data.partition import Shard
@@ -27,7 +26,7 @@ from fedmc.training.aggregation import aggregation_of
 from fedmc.training.distributed.hosts import Hosts, LostError, Resources, WorkerError
 from fedmc.training.distributed.messages import Answer, Question, looked_at, pack, pack_broadcast, unpack
 from fedmc.training.distributed.worker import Work
-from fedmc.training.members import Members
+from fedmc.training.members import Everybody, Members
 from fedmc.training.tree import Piece, Share
 from fedmc.types import Array
 
@@ -49,10 +48,8 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class DistributedEngine:
+class DistributedEngine(Everybody):
     """Clients in workers. `states` are fetched when they are read."""
-
-    simulated = True
 
     def __init__(self, hosts: Hosts, shards: Sequence[Shard], item_features: Array | None = None) -> None:
         self._hosts, self.shards, self.item_features = hosts, shards, item_features
@@ -85,22 +82,8 @@ class DistributedEngine:
                 self._hosts.stop(held.worker)
 
     @property
-    def clients(self) -> int:
-        return len(self.shards)
-
-    @property
-    def items(self) -> int:
-        return int(self.shards[0].by_user.shape[1])
-
-    @property
     def states(self) -> Sequence[State | None]:
         return States(self)
-
-    def measures_ride(self, settings: Settings) -> bool:
-        return False
-
-    def measured_in(self, settings: Settings) -> Sequence[Sequence[int]]:
-        return [range(self.clients)]
 
     def told(self, client: int, broadcast: Broadcast) -> Broadcast:
         return self._objectives.told(client, broadcast)
