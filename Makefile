@@ -39,7 +39,7 @@ lint: $(STAMP)
 
 # The site in docs/_build/html; a warning is an error. It fetches nothing, and neither does a reader's browser.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -a -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # The pictures in docs/images; needs chromium.
